@@ -66,18 +66,16 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, C
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert [
-        shlex.split(output_line)[2]
-        for output_line in lines
-        if output_line.startswith("$ recompose")
+        shlex.split(line)[2] for line in lines if line.startswith("$ recompose")
     ] == VERBS_OF_THE_DEMO
-    assert [output_line.strip() for output_line in lines if output_line.startswith(" next ")] == [
+    assert [line.strip() for line in lines if line.startswith(" next ")] == [
         "next   recompose ingest ~/.claude/projects"
     ]
     assert lines[-1].startswith(" next ") and " measure  recompose" not in result.out
     typed = [
-        shlex.split(output_line.partition("      (")[0])
-        for output_line in lines
-        if output_line.startswith("$ recompose")
+        shlex.split(line.partition("      (")[0])
+        for line in lines
+        if line.startswith("$ recompose")
     ]
     assert all(
         argv[argv.index("--train.steps") + 1] == "2" and argv[-2:] == ["-c", "demo/recompose.toml"]
@@ -130,10 +128,8 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, C
     assert nulled == ["shuffled_hints", "permuted_rewards", "swapped_pairs"]
     for name in ("after", *CONTROLS):
         metrics = [
-            json.loads(output_line)
-            for output_line in (demo / "runs" / name / "metrics.jsonl")
-            .read_text("utf-8")
-            .splitlines()
+            json.loads(line)
+            for line in (demo / "runs" / name / "metrics.jsonl").read_text("utf-8").splitlines()
         ]
         assert [m["step"] for m in metrics] == [1, 2], name
 

@@ -19,12 +19,14 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
     "before" and "placebo"."""
     paired: list[dict[str, Any]] = []
     for i, baseline in enumerate(("before", "placebo")):
-        success_of, two, three = (
+        success_interval, ratio_interval, others_interval = (
             v[i] if isinstance(v[0], tuple) else v for v in (success, ratio, others)
         )
         ends = {"a": "after", "b": baseline}
-        paired.append({**ends, **dict(zip(("difference", "low", "high"), success_of, strict=True))})
-        share = dict(zip(("ratio", "ratio_low", "ratio_high"), two, strict=True))
+        paired.append(
+            {**ends, **dict(zip(("difference", "low", "high"), success_interval, strict=True))}
+        )
+        share = dict(zip(("ratio", "ratio_low", "ratio_high"), ratio_interval, strict=True))
         paired.append(
             {
                 **ends,
@@ -35,7 +37,7 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
                 **share,
             }
         )
-        differences = dict(zip(("difference", "low", "high"), three, strict=True))
+        differences = dict(zip(("difference", "low", "high"), others_interval, strict=True))
         paired.append({**ends, "metric": "other_mistakes_per_episode", **differences})
     return {"n": 192, "rows": ROWS, "paired": paired}
 

@@ -31,12 +31,14 @@ def work(tmp_path: Path) -> Path:
     """Two sessions with a mistake each, of two kinds, and a hint for each."""
     folder = tmp_path / "recompose"
     fill(folder, [session("sess-aaaa"), session("sess-bbbb", text="Now the other one.")])
-    first_site, two = site("sess-aaaa"), site("sess-bbbb")
-    two = Site(**{name: getattr(two, name) for name in two.__slots__} | {"kind": GOOD})
-    write_lines(folder / "sites.jsonl", map(record_to_json, (first_site, two)))
+    first_site, second_site = site("sess-aaaa"), site("sess-bbbb")
+    second_site = Site(
+        **{name: getattr(second_site, name) for name in second_site.__slots__} | {"kind": GOOD}
+    )
+    write_lines(folder / "sites.jsonl", map(record_to_json, (first_site, second_site)))
     hints = [
         Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind)
-        for s in (first_site, two)
+        for s in (first_site, second_site)
     ]
     write_lines(folder / "hints.jsonl", map(record_to_json, hints))
     return tmp_path

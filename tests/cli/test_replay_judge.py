@@ -56,7 +56,7 @@ def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
         before = files(tmp_path)
         bill = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
         assert not endpoint.seen and files(tmp_path) == before
-        assert {name: request["calls"] for name, request in bill["teachers"].items()} == {
+        assert {name: teacher["calls"] for name, teacher in bill["teachers"].items()} == {
             "ash": 4,
             "elm": 4,
             "oak": 4,

@@ -183,8 +183,8 @@ def after(*commands: tuple[str, str], path: str) -> tuple[str, str]:
     log = session("unknown_tool")
     before = [
         t
-        for i, (turn_number, text) in enumerate(commands)
-        for t in (said(call("Bash", f"s{i}", command=turn_number)), answered(f"s{i}", text))
+        for i, (command, text) in enumerate(commands)
+        for t in (said(call("Bash", f"s{i}", command=command)), answered(f"s{i}", text))
     ]
     turns = (*log.turns[:5], *before, *log.turns[5:])
     longer = replace(log, turns=turns, segments=(replace(log.segments[0], end=len(turns)),))

@@ -70,7 +70,9 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
     session = replace(
         session, turns=(*session.turns[:filtered], foreign, *session.turns[filtered + 1 :])
     )
-    the_site = Site(session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,))
+    target_site = Site(
+        session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,)
+    )
     passed = Site(
         session_id="s1",
         turn=check,
@@ -87,9 +89,14 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
     anchors = [
         anchor(n) for n in (copied, mistake, rejected, filtered, plain, check, plain, 0, 999)
     ] + [anchor(1, session_id="s9")]
-    hints = [Hint(site_id=the_site.id, text="HINT", writer="w", kind="k")]
+    hints = [Hint(site_id=target_site.id, text="HINT", writer="w", kind="k")]
     items = build(
-        session, anchors, sites=[the_site, passed], hints=hints, preferences=[pair], authors=("m1",)
+        session,
+        anchors,
+        sites=[target_site, passed],
+        hints=hints,
+        preferences=[pair],
+        authors=("m1",),
     )
     assert anchored_turns(items) == [plain, check]  # a failed check is a correct call
     assert anchors_lost(items) == {

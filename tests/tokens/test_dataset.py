@@ -225,8 +225,8 @@ def test_a_message_that_does_not_fit_is_left_out_with_its_reason_and_never_cut()
 )  # fmt: skip
 def test_lm_ce_by_category_of_the_site(category: Category, is_trained: bool) -> None:
     session = session_of(long_turns(3))
-    the_site = site(session, 1, category=category)
-    items = build(session, [the_site], [])
+    target_site = site(session, 1, category=category)
+    items = build(session, [target_site], [])
     assert (1 in trained_turns(items)) == is_trained
     assert (
         skips(items)["hint/no_hint" if category in ("mistake", "recovery") else "hint/category"]
@@ -267,9 +267,9 @@ def test_authors_are_filtered_in_both_channels() -> None:
 
 def test_the_first_message_that_is_not_copied_is_a_target() -> None:
     turns = long_turns(5)
-    first_own = next(i for i, turn in enumerate(turns) if i >= 5 and turn.role == "assistant")
-    session = replace(session_of(turns), copied=first_own)
-    mistake = site(session, first_own)
+    first_uncopied = next(i for i, turn in enumerate(turns) if i >= 5 and turn.role == "assistant")
+    session = replace(session_of(turns), copied=first_uncopied)
+    mistake = site(session, first_uncopied)
     items = build(session, [mistake], [hint(mistake)])
     assert list(views(items)) == [mistake.id] and "hint/copied" not in skips(items)
 
@@ -540,13 +540,13 @@ def test_a_pair_at_a_site_shares_the_window_of_its_example() -> None:
     assistants = [i for i, t in enumerate(session.turns) if t.role == "assistant"]
     shared = 0
     for turn in assistants[10:55:4]:
-        the_site = site(session, turn)
+        target_site = site(session, turn)
         preferences = [
-            Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=the_site.id)
+            Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=target_site.id)
         ]
         # it takes room from the example's window; a window of the pair's own would begin earlier
-        long = hint(the_site, "word " * 60)
-        items = build(session, [the_site], [long], preferences=preferences, max_tokens=700)
+        long = hint(target_site, "word " * 60)
+        items = build(session, [target_site], [long], preferences=preferences, max_tokens=700)
         (pair,) = [item for item in items if isinstance(item, PreferencePair)]
         (example,) = [item for item in items if isinstance(item, TrainingExample) and item.hints]
         row = pair.prefix_ids + pair.rejected_ids
@@ -694,13 +694,13 @@ def test_a_head_that_the_template_rejects_takes_the_segment_with_it_and_nothing_
             [replace(long_turns(1)[0], blocks=(Text("POISON"),)), *long_turns(2)[1:]], name="s2"
         ),
     )
-    the_site = site(bad, 1)
+    target_site = site(bad, 1)
     preference = Preference(session_id="s2", turn=1, chosen=reply("x"), rejected=reply("y"))
     items = list(
         build_examples(
             [good, bad],
-            sites=[the_site],
-            hints=[hint(the_site)],
+            sites=[target_site],
+            hints=[hint(target_site)],
             renderer=render,
             settings=BuildSettings(),
             preferences=[preference],

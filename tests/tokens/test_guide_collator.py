@@ -258,8 +258,8 @@ def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(token
         chosen_message=good,
     )
     (normalized,) = DJNormalizer().normalize([raw])
-    with_pairs = make(tokenizer, enable_sdpo=False, enable_replay_dpo=True)
-    first, *others = [with_pairs([SHORT], [pair]) for pair in (normalized, dict(normalized), raw)]
+    collator = make(tokenizer, enable_sdpo=False, enable_replay_dpo=True)
+    first, *others = [collator([SHORT], [pair]) for pair in (normalized, dict(normalized), raw)]
     for other_row in others:
         assert all(torch.equal(first[key], other_row[key]) for key in first)
     chosen, rejected = (
@@ -275,7 +275,7 @@ def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(token
         and rejected == "Done.<|im_end|>"
     )
     with pytest.raises(DataError, match=r"this is no pair: it has prompt \(at pair 0\)"):
-        with_pairs([SHORT], [{"prompt": "x"}])
+        collator([SHORT], [{"prompt": "x"}])
 
 
 def test_settings_that_would_give_a_silent_zero_are_refused(tokenizer: Any) -> None:

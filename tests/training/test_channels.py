@@ -281,8 +281,8 @@ def test_a_later_site_does_not_change_an_earlier_one() -> None:
         for v in two_sites.hints
     ]
     together = gradients(trainer, [two_sites], [], {"hint": 1.0})
-    for first, two, sum_ in zip(*alone, together, strict=True):
-        assert torch.allclose(0.5 * first + 0.5 * two, sum_, atol=1e-6)
+    for of_first, of_second, sum_ in zip(*alone, together, strict=True):
+        assert torch.allclose(0.5 * of_first + 0.5 * of_second, sum_, atol=1e-6)
 
 
 def test_pad_equal_to_eos_changes_nothing() -> None:

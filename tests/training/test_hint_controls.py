@@ -347,7 +347,7 @@ def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "_"))
 def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     hint, formula = CASES[name]
-    values_of_layout = {}
+    grads_of_layout = {}
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
         settings = trainer.settings.hint
@@ -357,12 +357,12 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
         steps, grads = outcome(trainer, (with_only(settings), []), {"hint": 1.0})
         assert steps["hint"].loss == pytest.approx(float(value), rel=1e-6, abs=1e-9)
         assert gap(grads, gradient) <= 2e-6
-        values_of_layout[layout] = grads
-    assert gap(values_of_layout["tree"], values_of_layout["rows"]) <= 1e-6
+        grads_of_layout[layout] = grads
+    assert gap(grads_of_layout["tree"], grads_of_layout["rows"]) <= 1e-6
     plain, start = made("rows", {"divergence": "kl(student, teacher)"})
     if name != KL_ST:
         _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"hint": 1.0})
-        assert gap(values_of_layout["rows"], unchanged) > 1e-3  # the control is not without effect
+        assert gap(grads_of_layout["rows"], unchanged) > 1e-3  # the control is not without effect
 
 
 @pytest.mark.parametrize("mean", ["site", "token"])
@@ -467,7 +467,7 @@ def direct_policy(settings: HintSettings, live: Any, start: Any) -> tuple[Tensor
     ids=["advantage", "bounded", "bounded_contrast"],
 )
 def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, Any]) -> None:
-    credits = {}
+    grads_of_layout = {}
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
         settings = trainer.settings.hint
@@ -479,11 +479,11 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
         assert gap(grads, gradient) <= 2e-6
         # two targets of three tokens were sampled by the policy; the other two views have no action
         assert steps["hint"].tokens == 6
-        credits[layout] = grads
-    assert gap(credits["tree"], credits["rows"]) <= 1e-6
+        grads_of_layout[layout] = grads
+    assert gap(grads_of_layout["tree"], grads_of_layout["rows"]) <= 1e-6
     plain, start = made("rows", {"combination": "additive"})
     _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"policy": 1.0})
-    assert gap(credits["rows"], unchanged) > 1e-3
+    assert gap(grads_of_layout["rows"], unchanged) > 1e-3
 
 
 def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:

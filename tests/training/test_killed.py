@@ -51,13 +51,13 @@ def digest(path: Path) -> str:
 
 def files(run: RunDir, *folders: str) -> dict[str, str]:
     """Hash of every file below some folders of a run, by path."""
-    changed = [
+    paths = [
         p
         for name in folders
         for p in sorted((run.path / name).rglob("*"))
         if p.is_file() and p.name != "trainer.json"
     ]
-    return {p.relative_to(run.path).as_posix(): digest(p) for p in changed}
+    return {p.relative_to(run.path).as_posix(): digest(p) for p in paths}
 
 
 @pytest.fixture(scope="module")

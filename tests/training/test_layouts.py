@@ -290,10 +290,10 @@ def test_nothing_is_lost_cut_or_too_long_on_any_rank(
 
 def test_a_session_stays_in_one_forward_where_it_fits() -> None:
     examples, pairs = sessions(1, 2, 3)
-    for part, num_pairs in micros_of(
+    for part, part_pairs in micros_of(
         session_trees(examples, pairs, micro_tokens=110), micro_tokens=110
     ):
-        assert {p.session_id for p in num_pairs} <= {e.session_id for e in part}
+        assert {p.session_id for p in part_pairs} <= {e.session_id for e in part}
 
 
 def test_the_sizes_of_the_plan_are_those_that_trees_are_cut_by() -> None:
@@ -321,11 +321,11 @@ def test_what_shares_a_trunk_is_counted() -> None:
     assert sharing == Sharing(sites=len(data[0][0].hints), pairs=len(data[1]), pairs_alone=1)
     assert "1 pairs bring a context of their own" in sharing.text()
     assert measure_sharing([], [make_pair(0)]).pairs_alone == 1
-    (tree,) = data[0]
+    (example,) = data[0]
     # a single other token is a context of its own
-    for prefix_ids, alone in ((tree.ids[:9], 0), ((*tree.ids[:9], 1 + tree.ids[9]), 1)):
-        pair = replace(make_pair(0), session_id=tree.session_id, prefix_ids=prefix_ids)
-        assert measure_sharing([tree], [pair]).pairs_alone == alone
+    for prefix_ids, alone in ((example.ids[:9], 0), ((*example.ids[:9], 1 + example.ids[9]), 1)):
+        pair = replace(make_pair(0), session_id=example.session_id, prefix_ids=prefix_ids)
+        assert measure_sharing([example], [pair]).pairs_alone == alone
 
 
 # ---- where a tree is not exact ----

@@ -378,10 +378,10 @@ def test_the_slow_average_starts_at_the_student_and_moves_by_its_share() -> None
             0.75 * old + 0.25 * new.detach()
             for old, new in zip(expected, trainer.trainable(), strict=True)
         ]
-        for mean, start, new in zip(
+        for mean, averaged, new in zip(
             expected, teacher.parameters(), trainer.trainable(), strict=True
         ):
-            assert torch.allclose(mean, start, atol=1e-7) and not torch.equal(start, new)
+            assert torch.allclose(mean, averaged, atol=1e-7) and not torch.equal(averaged, new)
     assert all(not p.requires_grad and p.grad is None for p in teacher.parameters())
 
 

@@ -91,11 +91,15 @@ def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(
         train_step(trainer, StepInputs(EXAMPLES, []), step=step)
         now = adapters(trainer.models.student.model)
         expected = {name: (1 - EMA) * old + EMA * now[name] for name, old in expected.items()}
-    adapter = adapters(trainer.models.references["hint"].model)
-    assert adapter.keys() == expected.keys() and all(
-        torch.allclose(adapter[name], mean, atol=1e-7) for name, mean in expected.items()
+    adapters_of_teacher = adapters(trainer.models.references["hint"].model)
+    assert adapters_of_teacher.keys() == expected.keys() and all(
+        torch.allclose(adapters_of_teacher[name], mean, atol=1e-7)
+        for name, mean in expected.items()
     )
-    assert any(float((adapter[name] - now[name]).abs().max()) > 1e-3 for name in adapter)
+    assert any(
+        float((adapters_of_teacher[name] - now[name]).abs().max()) > 1e-3
+        for name in adapters_of_teacher
+    )
     loss, student, pairs = hint_loss(trainer), trainer.models.student.model, [make_pair(0)]
     assert loss == pytest.approx(
         by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4
