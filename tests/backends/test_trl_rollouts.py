@@ -52,7 +52,7 @@ def renderer(repository_root: Path) -> Renderer:
     )
 
 
-def said(*calls: tuple[str, dict[str, str]], text: str = "") -> dict[str, Any]:
+def assistant_message(*calls: tuple[str, dict[str, str]], text: str = "") -> dict[str, Any]:
     return {
         "role": "assistant",
         "content": text,
@@ -116,13 +116,13 @@ def producer(renderer: Renderer, **more: Any) -> HintProducer:
 
 
 EPISODE = [
-    said(("read_file", {"path": "a.py"})),
+    assistant_message(("read_file", {"path": "a.py"})),
     answered("read_file", "{'error': 'Tool read_file not found.'}"),
-    said(("view_file", {"path": "a.py"})),
+    assistant_message(("view_file", {"path": "a.py"})),
     answered("view_file", "x = 1"),
-    said(("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
+    assistant_message(("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
     answered("str_replace", MISSING),
-    said(text="Done."),
+    assistant_message(text="Done."),
 ]
 
 
@@ -231,13 +231,13 @@ def test_what_cannot_be_placed_is_counted(renderer: Renderer) -> None:
 
 def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer: Renderer) -> None:
     messages = [
-        said(
+        assistant_message(
             ("read_file", {"path": "a.py"}),
             ("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"}),
         ),
         answered("read_file", "{'error': 'Tool read_file not found.'}"),
         answered("str_replace", MISSING),
-        said(text="Done."),
+        assistant_message(text="Done."),
     ]
     live_step = producer(renderer).make([played(renderer, messages)], max_sites=1)
     (view,) = live_step.examples[0].hints
@@ -259,10 +259,10 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
 
 def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
     messages = [
-        said(("view_file", {"path": "a.py"}), ("view_file", {"path": "gone.py"})),
+        assistant_message(("view_file", {"path": "a.py"}), ("view_file", {"path": "gone.py"})),
         answered("view_file", "x = 1"),
         answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>"),
-        said(text="Done."),
+        assistant_message(text="Done."),
     ]
     recorded = record_rollout(
         played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student"

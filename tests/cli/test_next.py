@@ -20,7 +20,7 @@ from tests.cli.workspace import CliResult, fill, recompose, session
 LOGS = Path(__file__).resolve().parents[2] / "examples" / "demo_logs"
 
 
-def words(command: str) -> list[str]:
+def arguments_of(command: str) -> list[str]:
     """A `next` line as a command line of the program."""
     program, *arguments = shlex.split(command)
     assert program == "recompose", command
@@ -33,7 +33,7 @@ def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
     that needs the workshop."""
     command, walked = f"recompose ingest {LOGS}", []
     while command and len(walked) < 12:
-        argv = words(command)
+        argv = arguments_of(command)
         walked.append(argv[0])
         result = recompose(
             *argv, *(["--dry-run"] if argv[0] == "train" else []), "--json", cwd=tmp_path
@@ -47,7 +47,7 @@ def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
 
 def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
     command, walked = f"recompose ingest {LOGS}", []
-    while command and (argv := words(command))[0] not in walked:
+    while command and (argv := arguments_of(command))[0] not in walked:
         walked.append(argv[0])
         completed = without_torch(*argv, "--json", cwd=tmp_path)
         assert completed.returncode == 0, (command, completed.stderr)
@@ -99,7 +99,7 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
         command = recompose(*verb, "--json", cwd=tmp_path).value["next"]
         assert (
             command == f"recompose ingest {agents}"
-            and recompose(*words(command), "--dry-run", cwd=tmp_path).code == 0
+            and recompose(*arguments_of(command), "--dry-run", cwd=tmp_path).code == 0
         )
     assert (
         recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"]
@@ -201,7 +201,7 @@ def flat(text: str) -> str:
 
 def run_line(command: str, work: Path) -> CliResult:
     """A line as it is printed; what trains or plays is not begun."""
-    argv = words(command)
+    argv = arguments_of(command)
     return recompose(
         *argv,
         *(
@@ -241,10 +241,10 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
                 if walked == [f"recompose {verb}"]:  # asked for by hand: it says what to do
                     assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, message)
                     break
-                if words(command)[0] == "ingest":  # which folder to read, it does not guess
+                if arguments_of(command)[0] == "ingest":  # which folder to read, it does not guess
                     assert "recompose ingest PATH" in message
                     break
-                assert words(command)[0] == "build", (state, walked, message)
+                assert arguments_of(command)[0] == "build", (state, walked, message)
                 if state == "windows too short for good":
                     assert "raise build.max_tokens" in message
                     command = recompose("doctor", "--json", cwd=work).value["next"]
@@ -257,7 +257,7 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
             next_commands = re.findall(r"^ next   (recompose .*)$", result.out, re.MULTILINE)
             command = next_commands[-1] if next_commands else ""
         if command.startswith("recompose show"):
-            assert recompose(*words(command), cwd=work).code == 0, (state, walked, command)
+            assert recompose(*arguments_of(command), cwd=work).code == 0, (state, walked, command)
 
 
 @pytest.mark.train
@@ -271,7 +271,7 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
     assert result.code == 1 and tried is not None and "--build.max_tokens" in tried[1]
     assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == tried[1]
     assert recompose("train", "--dry-run", cwd=tmp_path).code == 1
-    mended = recompose(*words(tried[1]), "--json", cwd=tmp_path)
+    mended = recompose(*arguments_of(tried[1]), "--json", cwd=tmp_path)
     assert (
         mended.code == 0
         and mended.value["next"]
@@ -322,7 +322,7 @@ def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(
     assert recompose("report", "-q", cwd=tmp_path).code == 0
     command = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
     assert command.startswith("recompose build --held_out.fraction 0.")
-    next_result = recompose(*words(command), "--json", cwd=tmp_path)
+    next_result = recompose(*arguments_of(command), "--json", cwd=tmp_path)
     assert (
         next_result.code == 0
         and next_result.value["held_out"]["held_out_sessions"]

@@ -20,7 +20,7 @@ from composer_replication.workshop.demonstrators import FAMILIES, oracle
 from composer_replication.workshop.recorded_task import env_before
 from composer_replication.workshop.sandbox import Sandbox
 from tests.cli.workspace import files, recompose, session
-from tests.workshop.recordings import record, said_on, tasks_of
+from tests.workshop.recordings import played_messages, record, tasks_of
 
 pytestmark = pytest.mark.train
 SEED, COUNT = 77, 24
@@ -31,7 +31,10 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with Sandbox() as sandbox:
         recorded = record(
-            folder, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, COUNT), sandbox))
+            folder,
+            sandbox,
+            seed=SEED,
+            messages=list(played_messages(tasks_of(SEED, COUNT), sandbox)),
         )
     assert not recorded.left_out
     return folder

@@ -25,7 +25,7 @@ from composer_replication.evaluation.power import detectable, smallest_differenc
 from composer_replication.rollouts.fork import Fork
 from composer_replication.rollouts.static_check import Checked, Outcome
 from composer_replication.tokens.split import is_held_out
-from tests.rollouts.logged import renderer, said, session, site
+from tests.rollouts.logged import assistant_turn, renderer, session, site
 
 SETTINGS = EvaluateSettings(samples=400)
 BY_REPOSITORY = HeldOutSettings(by="repository", fraction=0.5)
@@ -128,7 +128,7 @@ def test_contexts_are_restored_and_those_that_do_not_fit_are_counted() -> None:
 
 
 def fork(held_site: HeldSite, outcome: Outcome, number: int) -> Fork:
-    turn = replace(said("x"), sampled=Sampled((1, 2), (-0.1, -0.1)))
+    turn = replace(assistant_turn("x"), sampled=Sampled((1, 2), (-0.1, -0.1)))
     return Fork(
         site=held_site.site,
         number=number,

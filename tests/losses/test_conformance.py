@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from composer_replication.losses import preference, surrogates
-from composer_replication.losses import trust_region as trust
+from composer_replication.losses import preference, surrogates, trust_region
 from composer_replication.losses.distances import (
     skewed_kl_student_teacher,
     skewed_kl_teacher_student,
@@ -276,12 +275,12 @@ def run_opd(case: Case) -> Got:
             "reverse_kl": kl_student_teacher(s, t),
         }
 
-    def kept(s: Tensor, t: Tensor) -> Tensor:
+    def top_k_rows(s: Tensor, t: Tensor) -> Tensor:
         return topk_divergence(
             s, t, k=case["params"]["topk"], support="teacher", rest="dropped", beta=0.0
         )
 
-    return {**x.loss(x.rows(kept), "sum"), "per_token": kept(x.student, x.teacher)}
+    return {**x.loss(x.rows(top_k_rows), "sum"), "per_token": kept(x.student, x.teacher)}
 
 
 def run_eopd(case: Case) -> Got:
@@ -445,7 +444,7 @@ def run_prime(case: Case) -> Got:
     advantage, tau = c.get("adv_tau", 1.0) * x.advantage, {"kl_tau": c.get("kl_tau", 1e-3)}
     if name == "dppo_default":
         return x.loss(
-            trust.dppo(
+            trust_region.dppo(
                 x.logp,
                 x.old,
                 advantage,
@@ -457,10 +456,12 @@ def run_prime(case: Case) -> Got:
         )
     if name == "ipo":
         return x.loss(
-            trust.dppo_symmetric(x.logp, x.old, advantage, threshold=c["ipo_threshold"], **tau),
+            trust_region.dppo_symmetric(
+                x.logp, x.old, advantage, threshold=c["ipo_threshold"], **tau
+            ),
             PUBLISHED["dppo_symmetric"],
         )
-    return x.loss(trust.reference_kl(x.logp, x.old, x.ref, **tau), PUBLISHED["reference_kl"])
+    return x.loss(trust_region.reference_kl(x.logp, x.old, x.ref, **tau), PUBLISHED["reference_kl"])
 
 
 RUNNERS: dict[str, Callable[[Case], Got]] = {

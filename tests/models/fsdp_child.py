@@ -25,7 +25,7 @@ def sharded(*, checkpointed: bool) -> Any:
     return model
 
 
-def whole(gradients: list[Any]) -> list[torch.Tensor]:
+def full_gradients(gradients: list[Any]) -> list[torch.Tensor]:
     return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
 
 
@@ -45,8 +45,14 @@ def main() -> None:
         values, gradients = by_tree(model, mine[rank])
         rows_values, rows_gradients = by_rows(model, mine[rank])
         assert gap(values, rows_values) <= 1e-6
-        assert gap(whole(gradients), whole(rows_gradients)) <= 1e-6
-        assert gap(whole(gradients)[: len(expected)], expected[: len(whole(gradients))]) <= 1e-6
+        assert gap(full_gradients(gradients), full_gradients(rows_gradients)) <= 1e-6
+        assert (
+            gap(
+                full_gradients(gradients)[: len(expected)],
+                expected[: len(full_gradients(gradients))],
+            )
+            <= 1e-6
+        )
     dist.destroy_process_group()
 
 

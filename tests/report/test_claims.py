@@ -30,7 +30,7 @@ def pair(
     return {"a": a, "b": b, "difference": (low + high) / 2, "low": low, "high": high, **more}
 
 
-def told(
+def claims_of(
     *paired: dict[str, Any], rows: tuple[str, ...] = ("before", "placebo", "after")
 ) -> list[Claim]:
     return claims(
@@ -55,12 +55,12 @@ def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
     low: float, high: float, word: str, holds: bool
 ) -> None:
     ratio = {"ratio": 0.4 if low == 0.2 else (low + high) / 2, "ratio_low": low, "ratio_high": high}
-    (claim,) = told(pair(-0.5, -0.1, metric=TARGETED, **ratio))
+    (claim,) = claims_of(pair(-0.5, -0.1, metric=TARGETED, **ratio))
     assert word in claim.text and claim.holds is holds
-    (blind,) = told(pair(-0.5, -0.1, metric=TARGETED, **{**ratio, "ratio_high": None}))
+    (blind,) = claims_of(pair(-0.5, -0.1, metric=TARGETED, **{**ratio, "ratio_high": None}))
     assert "without an interval" in blind.text and not blind.holds
-    assert told(pair(-0.5, -0.1, metric=TARGETED)) == []
-    (alone,) = told(pair(-0.5, -0.1, a="hint", metric=TARGETED, **ratio), rows=("hint",))
+    assert claims_of(pair(-0.5, -0.1, metric=TARGETED)) == []
+    (alone,) = claims_of(pair(-0.5, -0.1, a="hint", metric=TARGETED, **ratio), rows=("hint",))
     assert "hint / before" in alone.text
 
 
@@ -74,7 +74,7 @@ def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
     ],
 )
 def test_other_mistakes(low: float, high: float, word: str, holds: bool) -> None:
-    (claim,) = told(pair(low, high, metric=OTHER))
+    (claim,) = claims_of(pair(low, high, metric=OTHER))
     assert word in claim.text and claim.holds is holds
 
 
@@ -90,7 +90,7 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
     assert [
         (c.holds, c.against)
         for comparison in bad
-        for c in told(comparison, rows=("before", "after", "policy"))
+        for c in claims_of(comparison, rows=("before", "after", "policy"))
     ] == [(False, True)] * 4
     open_or_good = [
         pair(-0.1, 0.5, metric=OTHER),
@@ -100,12 +100,12 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
     claims = [
         c
         for comparison in open_or_good
-        for c in told(comparison, rows=("before", "after", "policy"))
+        for c in claims_of(comparison, rows=("before", "after", "policy"))
     ]
     assert len(claims) == 3 and not any(c.against or c.holds for c in claims)
-    assert [(c.holds, c.against) for c in told(pair(-0.5, -0.1, metric=TARGETED, **better))] == [
-        (True, False)
-    ]
+    assert [
+        (c.holds, c.against) for c in claims_of(pair(-0.5, -0.1, metric=TARGETED, **better))
+    ] == [(True, False)]
     fill(tmp_path, [a_session()])
     run = a_run(tmp_path)
     value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
@@ -126,33 +126,33 @@ def test_a_family_became_rarer_against_both(metric: str) -> None:
         [pair(*x, metric=metric), pair(*y, b="placebo", metric=metric)]
         for x, y in ((fell, fell), (fell, unclear), (unclear, fell))
     ]
-    assert [claim.holds for comparison in comparisons for claim in told(*comparison)] == [
+    assert [claim.holds for comparison in comparisons for claim in claims_of(*comparison)] == [
         True,
         False,
         False,
     ]
     assert (
-        "became rarer" in told(*comparisons[0])[0].text
-        and "no change is claimed" in told(*comparisons[1])[0].text
+        "became rarer" in claims_of(*comparisons[0])[0].text
+        and "no change is claimed" in claims_of(*comparisons[1])[0].text
     )
-    assert not told(comparisons[0][0])[0].holds  # without a placebo nothing is claimed
+    assert not claims_of(comparisons[0][0])[0].holds  # without a placebo nothing is claimed
     rose = [pair(0.1, 0.2, metric=metric), pair(0.1, 0.2, b="placebo", metric=metric)]
-    assert "more frequent" in told(*rose)[0].text and not told(*rose)[0].holds
+    assert "more frequent" in claims_of(*rose)[0].text and not claims_of(*rose)[0].holds
 
 
 def test_channels_add_up_only_where_all_together_beat_each_alone() -> None:
     better = [pair(0.05, 0.2, b=name) for name in SINGLE]
     rows = ("before", "after", *SINGLE)
-    assert [c.holds for c in told(*better, rows=rows)] == [True]
-    (missing,) = told(*better[:2], rows=rows[:4])
+    assert [c.holds for c in claims_of(*better, rows=rows)] == [True]
+    (missing,) = claims_of(*better[:2], rows=rows[:4])
     assert "not trained alone: preference" in missing.text and not missing.holds
-    (tied,) = told(pair(-0.02, 0.2, b="policy"), *better[1:], rows=rows)
+    (tied,) = claims_of(pair(-0.02, 0.2, b="policy"), *better[1:], rows=rows)
     assert (
         tied.text.startswith("The channels do not add up")
         and "policy alone" in tied.text
         and not tied.holds
     )
-    assert told(rows=rows) == [] and told(*better, rows=("before", "after")) == []
+    assert claims_of(rows=rows) == [] and claims_of(*better, rows=("before", "after")) == []
 
 
 def test_the_page_shows_claims_families_and_what_was_planted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ METRICS = ("recurrence", "ok", "other", "malformed", "undecided")
 PLAN = {"sites": 2, "sessions": 2, "repositories": 1, "smallest_difference": None}
 
 
-def said(path: str, text: str = "") -> Turn:
+def edit_turn(path: str, text: str = "") -> Turn:
     return Turn(
         role="assistant",
         author="before",
@@ -50,7 +50,7 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
         lines = [
             {
                 "site_id": site.id, "kind": site.kind, "number": number, "outcome": outcome if not number else "undecided",
-                "reason": "same_call", "detail": text, "message": turn_to_json(said(path, text)),
+                "reason": "same_call", "detail": text, "message": turn_to_json(edit_turn(path, text)),
             }
             for site in at for number in (0, 1)
         ]  # fmt: skip

@@ -54,7 +54,7 @@ def call(name: str, /, _id: str = "x", **arguments: Any) -> ToolCall:
     return ToolCall(_id, name, arguments)
 
 
-def said(*blocks: Any) -> Turn:
+def assistant_turn(*blocks: Any) -> Turn:
     """A message of a model."""
     return Turn(
         role="assistant",
@@ -104,13 +104,13 @@ def session(
     wrong, error = MISTAKES[kind]
     turns = (
         Turn(role="user", author="human", blocks=(Text("Fix the file."),)),
-        said("I look.", call("Bash", "c1", command="ls src")),
+        assistant_turn("I look.", call("Bash", "c1", command="ls src")),
         answered("c1", "a.py\nb.py"),
-        said(call("Read", "c2", path="src/a.py")),
+        assistant_turn(call("Read", "c2", path="src/a.py")),
         answered("c2", "x = 1"),
-        said("Now this.", wrong),
+        assistant_turn("Now this.", wrong),
         answered("c3", error, error=True),
-        said(f"Sorry, {ERROR}."),
+        assistant_turn(f"Sorry, {ERROR}."),
     )
     return Session(
         id=name,

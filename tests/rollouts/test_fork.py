@@ -25,10 +25,10 @@ from tests.rollouts.logged import (
     ERROR,
     MISTAKE,
     answered,
+    assistant_turn,
     call,
     parrot,
     renderer,
-    said,
     session,
     site,
 )
@@ -68,7 +68,7 @@ def forked(
 
 
 def test_the_student_reads_what_stood_above_the_message_and_nothing_later() -> None:
-    (fork,), fed = forked(said(call("Read", path="src/a.py")))
+    (fork,), fed = forked(assistant_turn(call("Read", path="src/a.py")))
     text = renderer().codec.decode(fed)
     assert "x = 1" in text and MISTAKE not in text and ERROR not in text and "Sorry" not in text
     assert (
@@ -86,7 +86,7 @@ def test_the_context_is_the_logs_own_to_the_character() -> None:
     )
     prefix = restore(loud, turn=5, renderer=renderer(), max_tokens=4096, room=200)
     assert prefix is not None
-    prefix_ids = tuple(renderer().reply(prefix.turns, said("x"), tools=loud.tools)[0])
+    prefix_ids = tuple(renderer().reply(prefix.turns, assistant_turn("x"), tools=loud.tools)[0])
     fork_point = ForkPoint(
         site=site(),
         turns=prefix.turns,
@@ -94,17 +94,17 @@ def test_the_context_is_the_logs_own_to_the_character() -> None:
         check=SiteCheck.of(loud, site()),
         ids=prefix_ids,
     )
-    (fork,), fed = forked(said(call("Read", path="src/a.py")), spots=(fork_point,))
+    (fork,), fed = forked(assistant_turn(call("Read", path="src/a.py")), spots=(fork_point,))
     assert fork.prefix_ids == prefix_ids and "\x1b[31mred\x07" in renderer().codec.decode(fed)
     broken = replace(fork_point, turns=(*fork_point.turns[:4], cast(Any, "no turn")))
     with pytest.raises(DataError, match="no episode could begin there: a message is str"):
-        forked(said("x"), spots=(broken,))
+        forked(assistant_turn("x"), spots=(broken,))
 
 
 def test_sampled_ids_stay_as_they_were_sampled() -> None:
     """An unusual spelling of the same text: encoded again it would be other ids."""
     codec = renderer().codec
-    message = message_ids(renderer(), said(call("Cat", path="src/a.py")))
+    message = message_ids(renderer(), assistant_turn(call("Cat", path="src/a.py")))
     at = next(
         i
         for i, token in enumerate(message)
@@ -126,7 +126,10 @@ def test_sampled_ids_stay_as_they_were_sampled() -> None:
 
 
 def test_each_message_is_checked_at_its_own_site() -> None:
-    cat, read = said(call("Cat", path="src/a.py")), said(call("Read", path="src/a.py"))
+    cat, read = (
+        assistant_turn(call("Cat", path="src/a.py")),
+        assistant_turn(call("Read", path="src/a.py")),
+    )
     forks, _ = forked(cat, read, read, cat, spots=(spot(), spot("file_missing")), samples=2)
     assert [(f.site.kind, f.number, f.checked.outcome) for f in forks] == [
         ("unknown_tool", 0, "same"),
@@ -173,11 +176,11 @@ def test_samples_of_a_site_differ_and_the_same_seed_repeats_them() -> None:
 
 
 def test_a_context_that_is_not_the_one_that_was_built_is_refused() -> None:
-    (fork,), _ = forked(said(call("Cat")))
-    same, _ = forked(said(call("Cat")), spots=(spot(ids=fork.prefix_ids),))
+    (fork,), _ = forked(assistant_turn(call("Cat")))
+    same, _ = forked(assistant_turn(call("Cat")), spots=(spot(ids=fork.prefix_ids),))
     assert same[0].prefix_ids == fork.prefix_ids
     with pytest.raises(AlignmentError, match="not the"):
-        forked(said(call("Cat")), spots=(spot(ids=fork.prefix_ids[:-1]),))
+        forked(assistant_turn(call("Cat")), spots=(spot(ids=fork.prefix_ids[:-1]),))
     small = Sampling(max_context_tokens=64, max_new_tokens=8)
     with pytest.raises(ConfigError, match="max_context_tokens"):
         sample_forks(

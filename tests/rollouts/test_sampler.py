@@ -14,7 +14,7 @@ import torch
 from composer_replication.core.errors import AlignmentError, ConfigError, RenderError
 from composer_replication.core.trace import Text, Thinking, ToolCall, Turn
 from composer_replication.models.forward import final_hidden, project, scoring
-from composer_replication.rollouts import episode as episodes
+from composer_replication.rollouts import episode as episode_module
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
@@ -308,13 +308,13 @@ def test_a_conversation_that_renders_to_other_ids_is_refused(
 ) -> None:
     """The turns that are recorded are not those that were read: the whole is rendered once more at
     the end, and compared."""
-    finish = episodes.Episode.finish
+    finish = episode_module.Episode.finish
 
-    def changed(self: episodes.Episode, **kwargs: Any) -> Rollout:
+    def changed(self: episode_module.Episode, **kwargs: Any) -> Rollout:
         self.turns[1] = replace(self.turns[1], blocks=(Text("Another task."),))
         return finish(self, **kwargs)
 
-    monkeypatch.setattr(episodes.Episode, "finish", changed)
+    monkeypatch.setattr(episode_module.Episode, "finish", changed)
     env = Shelf()
     with pytest.raises(
         AlignmentError, match="renders to other ids than the student read and wrote, from token"

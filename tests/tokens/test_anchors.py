@@ -46,13 +46,13 @@ def anchors_lost(items: Sequence[Item]) -> dict[str, int]:
     return {name: count for name, count in skips(items).items() if name.startswith("anchor/")}
 
 
-def said(session: Session) -> list[int]:
+def assistant_turns_of(session: Session) -> list[int]:
     return [n for n, turn in enumerate(session.turns) if turn.role == "assistant"]
 
 
 def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None:
     session = session_of(long_turns(5, words=5))
-    a, b = said(session)[1], said(session)[3]
+    a, b = assistant_turns_of(session)[1], assistant_turns_of(session)[3]
     items = build(session, [anchor(b), anchor(a)])
     (example,) = examples(items)
     assert anchored_turns(items) == [a, b] and not anchors_lost(items)
@@ -65,7 +65,7 @@ def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None
 
 def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
     session = session_of(long_turns(8, words=5), copied=2)
-    copied, mistake, rejected, filtered, plain, check = said(session)[:6]
+    copied, mistake, rejected, filtered, plain, check = assistant_turns_of(session)[:6]
     foreign = replace(session.turns[filtered], author="someone-else")
     session = replace(
         session, turns=(*session.turns[:filtered], foreign, *session.turns[filtered + 1 :])
@@ -109,7 +109,7 @@ def test_every_anchor_is_held_once_or_counted_over_all_windows() -> None:
     session = session_of(long_turns(30, words=20))
     big = Turn(role="assistant", author="m1", blocks=(Text("word " * 900),))
     session = replace(session_of([*session.turns[:20], big, *session.turns[20:]]))
-    anchors = [anchor(n) for n in said(session)]
+    anchors = [anchor(n) for n in assistant_turns_of(session)]
     items = build(session, anchors, max_tokens=600)
     held, lost = anchored_turns(items), anchors_lost(items)
     assert len(examples(items)) > 3 and len(set(held)) == len(held)
@@ -120,7 +120,7 @@ def test_what_is_held_out_holds_nothing() -> None:
     session = session_of(long_turns(3, words=5))
     items = build(
         session,
-        [anchor(n) for n in said(session)],
+        [anchor(n) for n in assistant_turns_of(session)],
         held_out=HeldOutSettings(by="session", fraction=0.999999),
     )
     assert not examples(items) and skips(items) == {"session/held_out": 1}
@@ -134,11 +134,11 @@ def test_anchors_that_a_template_refuses_are_counted() -> None:
     )
     render = own_template(SOUND.replace("{%- for m in messages %}", rejects, 1))
     turns = long_turns(30)
-    for place in (said(session_of(turns))[-1], 0):
+    for place in (assistant_turns_of(session_of(turns))[-1], 0):
         session = session_of(
             [replace(t, blocks=(Text("POISON"),)) if n == place else t for n, t in enumerate(turns)]
         )
-        anchors = [anchor(n) for n in said(session)]
+        anchors = [anchor(n) for n in assistant_turns_of(session)]
         build_result = build_examples(
             [session, good()],
             sites=(),
@@ -162,7 +162,7 @@ def good() -> Session:
 
 def test_the_report_counts_anchors_and_they_survive_the_disk(tmp_path: Path) -> None:
     session = session_of(long_turns(5, words=5))
-    items = build(session, [anchor(n) for n in said(session)[:3]])
+    items = build(session, [anchor(n) for n in assistant_turns_of(session)[:3]])
     report = write_dataset(tmp_path, items, meta={})
     (example,) = examples(items)
     assert (report.anchors, report.anchored_tokens) == (3, sum(b - a for a, b in example.anchored))
@@ -172,7 +172,7 @@ def test_the_report_counts_anchors_and_they_survive_the_disk(tmp_path: Path) -> 
 
 def test_the_rejected_side_is_the_sessions_own_ids() -> None:
     session = session_of(long_turns(5, words=5))
-    at = said(session)[2]
+    at = assistant_turns_of(session)[2]
     chosen = Turn(role="assistant", author="t", blocks=(Text("Better."),))
     items = build(session, [], preferences=[Preference(session_id="s1", turn=at, chosen=chosen)])
     (example,) = examples(items)

@@ -18,10 +18,10 @@ from tests.rollouts.logged import (
     ERROR,
     MISTAKE,
     answered,
+    assistant_turn,
     call,
     hint,
     renderer,
-    said,
     session,
     site,
 )
@@ -52,7 +52,10 @@ def test_its_ids_are_those_that_build_puts_above_the_target(max_tokens: int) -> 
     filler = tuple(
         t
         for n in range(8)
-        for t in (said(call("Read", f"f{n}", path="src/a.py")), answered(f"f{n}", "x = 1 " * 20))
+        for t in (
+            assistant_turn(call("Read", f"f{n}", path="src/a.py")),
+            answered(f"f{n}", "x = 1 " * 20),
+        )
     )
     log = session()
     turns = (*log.turns[:5], *filler, *log.turns[5:])
@@ -91,7 +94,10 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     filler = tuple(
         t
         for n in range(12)
-        for t in (said(call("Bash", f"f{n}", command="ls")), answered(f"f{n}", "x = 1 " * 20))
+        for t in (
+            assistant_turn(call("Bash", f"f{n}", command="ls")),
+            answered(f"f{n}", "x = 1 " * 20),
+        )
     )
     log = session("edit_no_match")
     turns = (*log.turns[:5], *filler, *log.turns[5:])

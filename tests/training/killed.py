@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from composer_replication.core import rundir
 from composer_replication.core.rundir import open_run
 from composer_replication.core.trace import Turn
-from composer_replication.models import pretrained_folder as export
+from composer_replication.models import pretrained_folder
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.training import checkpoint
 from composer_replication.training.loop import train
@@ -96,7 +96,7 @@ def on_tensors(name: str) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             die()
 
-    checkpoint.save_file = export.save_file = save
+    checkpoint.save_file = pretrained_folder.save_file = save
 
 
 def on_reply(number: int) -> None:

@@ -35,15 +35,15 @@ def call(name: str, **arguments: Any) -> Turn:
     return Turn(role="assistant", author=AUTHOR, blocks=(ToolCall("c", name, arguments),))
 
 
-def words(text: str) -> Turn:
+def text_turn(text: str) -> Turn:
     return Turn(role="assistant", author=AUTHOR, blocks=(Text(text),))
 
 
 LESSONS: tuple[tuple[Turn, ...], ...] = (
-    (call("Read", path="a.py"), words("depth is 3")),
-    (call("Read", file="a.py"), call("Read", path="a.py"), words("depth is 3")),
-    (call("Peek", path="a.py"), words("no idea")),
-    (words("no idea"),),
+    (call("Read", path="a.py"), text_turn("depth is 3")),
+    (call("Read", file="a.py"), call("Read", path="a.py"), text_turn("depth is 3")),
+    (call("Peek", path="a.py"), text_turn("no idea")),
+    (text_turn("no idea"),),
 )
 
 

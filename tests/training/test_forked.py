@@ -17,7 +17,7 @@ from composer_replication.core.trace import Segment, Text
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training import forked as module
+from composer_replication.training import forked as forked_module
 from composer_replication.training.forked import Forked, without_views
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
@@ -25,11 +25,11 @@ from tests.rollouts.logged import (
     ERROR,
     MISTAKE,
     answered,
+    assistant_turn,
     call,
     hint,
     parrot,
     renderer,
-    said,
     session,
     site,
 )
@@ -37,7 +37,10 @@ from tests.rollouts.small_world import message_ids, tiny
 from tests.training.small_student import make_run
 
 pytestmark = pytest.mark.train
-CAT, READ = said(call("Cat", path="src/a.py")), said(call("Read", path="src/a.py"))
+CAT, READ = (
+    assistant_turn(call("Cat", path="src/a.py")),
+    assistant_turn(call("Read", path="src/a.py")),
+)
 
 
 def config(**fields: Any) -> Config:
@@ -126,7 +129,7 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
         sites={s.id: s for s in (first, second)},
     )
     (fork_point,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
-    live_step = live.step(parrot(CAT, said(wrong), READ), [fork_point], step=0)
+    live_step = live.step(parrot(CAT, assistant_turn(wrong), READ), [fork_point], step=0)
     assert [fork.checked.outcome for fork in live_step.forks] == ["same", "same", "ok"] and len(
         live_step.examples
     ) == 2
@@ -139,7 +142,7 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
 
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
-    unrelated, silent = said(call("Read", file="a")), said("Nothing.")
+    unrelated, silent = assistant_turn(call("Read", file="a")), assistant_turn("Nothing.")
     live_step = live.step(
         parrot(READ, CAT, unrelated, silent), live.fork_points(examples("s1")), step=0
     )
@@ -208,9 +211,9 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
     step."""
     recorded: list[TrainingExample] = []
     scripts = iter([CAT, READ])
-    real = module.sample_forks
+    real = forked_module.sample_forks
     monkeypatch.setattr(
-        module,
+        forked_module,
         "sample_forks",
         lambda model, spots, **kwargs: real(parrot(next(scripts)), spots, **kwargs),
     )

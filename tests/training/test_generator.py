@@ -50,7 +50,9 @@ def config(
     return live_config(train=settings, generator="served", server=settings_value, **rollouts)
 
 
-def go(folder: Path, engine: Engine, *, student: Any = None, **settings: Any) -> tuple[RunDir, Any]:
+def run_training(
+    folder: Path, engine: Engine, *, student: Any = None, **settings: Any
+) -> tuple[RunDir, Any]:
     with serving(engine) as url:
         run_config = config(url, engine.folder, **settings)
         run, student = make_run(folder, run_config), student or taught_student()
@@ -91,7 +93,7 @@ def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(
         return answer
 
     engine.change = keep
-    run, student = go(tmp_path, engine)
+    run, student = run_training(tmp_path, engine)
     assert [e["version"] for e in handovers(run)] == [0, 1] and engine.loads == 2
     assert all(e["gap"] < 1e-4 for e in handovers(run))
     actions = [(e, a) for step in steps_seen for e in step for a in e.actions]
@@ -122,7 +124,9 @@ def test_the_server_holds_the_weights_of_the_step_when_it_writes(tmp_path: Path)
         return answer
 
     engine.change = keep
-    run, _ = go(tmp_path, engine, train_settings={"checkpoint_every": 1, "keep_checkpoints": 9})
+    run, _ = run_training(
+        tmp_path, engine, train_settings={"checkpoint_every": 1, "keep_checkpoints": 9}
+    )
     for step in (0, 1):
         saved = AutoModelForCausalLM.from_pretrained(str(run.checkpoint(step)), dtype=torch.float32)
         assert all(torch.equal(held[step][n], p) for n, p in saved.named_parameters())
@@ -130,7 +134,9 @@ def test_the_server_holds_the_weights_of_the_step_when_it_writes(tmp_path: Path)
 
 def test_between_hand_overs_rollouts_carry_the_older_version(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "served")
-    run, _ = go(tmp_path, engine, train_settings={"steps": 4}, refresh_every=2, max_staleness=1)
+    run, _ = run_training(
+        tmp_path, engine, train_settings={"steps": 4}, refresh_every=2, max_staleness=1
+    )
     assert [e["version"] for e in handovers(run)] == [0, 2] and engine.loads == 2
     assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0] * 4
     assert "active" in [
@@ -144,7 +150,7 @@ def test_failed_hand_overs_make_rollouts_stale_and_stale_ones_are_counted_and_le
     """The server takes the first weights, then none: one step of age is borne, a second is not."""
     engine, steps_seen = Engine(tmp_path / "served"), spy(monkeypatch)
     engine.refuse = lambda path, body: 503 if path == "/collective_rpc" and engine.loads else 200
-    run, _ = go(tmp_path, engine, train_settings={"steps": 4}, max_staleness=1)
+    run, _ = run_training(tmp_path, engine, train_settings={"steps": 4}, max_staleness=1)
     assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0, 0, 8, 8]
     assert [bool(step) for step in steps_seen] == [True, True, False, False]
     assert [metrics["policy/tokens"] > 0 for metrics in run.metrics()] == [True, True, False, False]
@@ -158,7 +164,7 @@ def test_a_server_that_keeps_its_weights_serves_until_they_are_too_old(tmp_path:
     engine = Engine(tmp_path / "served")
     publish(taught_student(), engine.folder)
     engine.load()
-    run, _ = go(
+    run, _ = run_training(
         tmp_path, engine, train_settings={"steps": 3}, server={"handover": "none"}, max_staleness=1
     )
     assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0, 0, 8]
@@ -189,7 +195,7 @@ def test_a_server_of_another_kind_ends_the_run_by_name_before_its_first_step(
 ) -> None:
     engine = Engine(tmp_path / "served", change=change)
     with pytest.raises(DataError, match=message):
-        go(tmp_path, engine)
+        run_training(tmp_path, engine)
     assert RunDir(next((tmp_path / "runs").glob("20*"))).metrics() == []
 
 
@@ -208,7 +214,7 @@ def test_other_weights_than_those_handed_over_are_named(tmp_path: Path) -> None:
             r"log-probs are .* nats from those of the weights that it should hold, max_gap is 0\.1"
         ),
     ):
-        go(tmp_path, Deaf(tmp_path / "served"))
+        run_training(tmp_path, Deaf(tmp_path / "served"))
 
 
 def test_a_first_hand_over_that_fails_is_an_error_with_a_remedy(tmp_path: Path) -> None:
@@ -216,7 +222,7 @@ def test_a_first_hand_over_that_fails_is_an_error_with_a_remedy(tmp_path: Path) 
         tmp_path / "served", refuse=lambda path, body: 404 if path == "/collective_rpc" else 200
     )
     with pytest.raises(DataError, match="did not take the weights: HTTPError: HTTP Error 404"):
-        go(tmp_path, engine)
+        run_training(tmp_path, engine)
 
 
 def test_requests_that_hang_cost_their_rollouts_and_not_the_run(tmp_path: Path) -> None:
@@ -236,7 +242,7 @@ def test_requests_that_hang_cost_their_rollouts_and_not_the_run(tmp_path: Path) 
         return answer
 
     engine = Engine(tmp_path / "served", write=write, change=slow)
-    run, _ = go(
+    run, _ = run_training(
         tmp_path,
         engine,
         server={"timeout_s": 3.0, "max_gap": 99.0},
@@ -258,7 +264,7 @@ def test_a_server_that_goes_away_is_named_and_the_run_can_go_on_later(tmp_path: 
     engine = Engine(tmp_path / "served")
     engine.refuse = lambda path, body: 503 if engine.loads > 1 else 200
     with pytest.raises((DataError, StoppedError), match="gave no completion: HTTP 503"):
-        go(tmp_path, engine, train_settings={"steps": 3, "checkpoint_every": 1})
+        run_training(tmp_path, engine, train_settings={"steps": 3, "checkpoint_every": 1})
     run = RunDir(next((tmp_path / "runs").glob("20*")))
     assert [metrics["step"] for metrics in run.metrics()] == [1]
     again = Engine(tmp_path / "served")

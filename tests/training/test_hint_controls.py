@@ -132,7 +132,7 @@ def unit_jsd(beta: float) -> Callable[[Rows], Tensor]:
     return lambda rows: raw_jsd(*both(rows)[2:], beta) / (beta * (1 - beta))
 
 
-def kept(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
+def top_entries(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
     _, _, ps, pt = both(rows)
     ids = (ps if side == "student" else pt).detach().topk(k, -1).indices
     qs, qt = ps.gather(-1, ids), pt.gather(-1, ids)
@@ -149,7 +149,7 @@ def kept(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
 
 def top_kl_ts(k: int, side: str, rest: str) -> Callable[[Rows], Tensor]:
     def value(rows: Rows) -> Tensor:
-        qs, qt = kept(rows, k, side, rest)
+        qs, qt = top_entries(rows, k, side, rest)
         return (qt * (qt / qs).log()).sum(-1)
 
     return value
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rows], Tensor]]] = {
     ),
     "top k jsd is raw": (
         {"estimator": "top_k", "top_k": 5},
-        lambda rows: raw_jsd(*kept(rows, 5, "student", "tail"), 0.5),
+        lambda rows: raw_jsd(*top_entries(rows, 5, "student", "tail"), 0.5),
     ),
     "sampled token": ({"divergence": KL_ST, "estimator": "sampled_token"}, sampled),
     "sampled token in a trust region": (
@@ -334,7 +334,7 @@ def with_only(settings: HintSettings) -> list[TrainingExample]:
     ]
 
 
-def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
+def moved_trainer(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
     """A trainer whose student has moved, and a copy of its start."""
     small = student()
     start = copy.deepcopy(small.model)
@@ -349,7 +349,7 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     hint, formula = CASES[name]
     grads_of_layout = {}
     for layout in LAYOUTS:
-        trainer, start = made(layout, hint)
+        trainer, start = moved_trainer(layout, hint)
         settings = trainer.settings.hint
         value, gradient = direct(
             settings, formula, trainer.models.student.model.eval(), start.eval()
@@ -359,7 +359,7 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
         assert gap(grads, gradient) <= 2e-6
         grads_of_layout[layout] = grads
     assert gap(grads_of_layout["tree"], grads_of_layout["rows"]) <= 1e-6
-    plain, start = made("rows", {"divergence": "kl(student, teacher)"})
+    plain, start = moved_trainer("rows", {"divergence": "kl(student, teacher)"})
     if name != KL_ST:
         _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"hint": 1.0})
         assert gap(grads_of_layout["rows"], unchanged) > 1e-3  # the control is not without effect
@@ -372,10 +372,10 @@ def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
     results: list[tuple[float, list[Tensor]]] = []
     wholes = with_only(HintSettings())
     for layout, room in (("tree", 100_000), ("rows", 100_000), ("rows", 30), ("tree", 30)):
-        trainer, _ = made(layout, {"divergence": KL_ST, "mean": mean}, micro_tokens=room)
+        trainer, _ = moved_trainer(layout, {"divergence": KL_ST, "mean": mean}, micro_tokens=room)
         steps, grads = outcome(trainer, (wholes, []), {"hint": 1.0})
         results.append((steps["hint"].loss, grads))
-    trainer, _ = made("rows", {"divergence": KL_ST, "mean": mean})
+    trainer, _ = moved_trainer("rows", {"divergence": KL_ST, "mean": mean})
     losses = []
     for share in (wholes[:1], wholes[1:]):  # what each of two ranks scores, by the counts of both
         batch = collate(share, pad_id=0)
@@ -397,7 +397,9 @@ def test_a_long_message_weighs_what_a_short_one_does_and_by_tokens_as_much_as_it
 
 
 def test_what_is_told_beside_the_loss() -> None:
-    trainer, start = made("tree", {"divergence": KL_ST, "token_clip": 0.15, "importance_clip": 1.1})
+    trainer, start = moved_trainer(
+        "tree", {"divergence": KL_ST, "token_clip": 0.15, "importance_clip": 1.1}
+    )
     live = trainer.models.student.model.eval()
     steps, _ = outcome(trainer, (with_only(trainer.settings.hint), []), {"hint": 1.0})
     rows = [
@@ -469,7 +471,7 @@ def direct_policy(settings: HintSettings, live: Any, start: Any) -> tuple[Tensor
 def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, Any]) -> None:
     grads_of_layout = {}
     for layout in LAYOUTS:
-        trainer, start = made(layout, hint)
+        trainer, start = moved_trainer(layout, hint)
         settings = trainer.settings.hint
         live = trainer.models.student.model.eval()
         value, gradient = direct_policy(settings, live, start.eval())
@@ -481,7 +483,7 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
         assert steps["hint"].tokens == 6
         grads_of_layout[layout] = grads
     assert gap(grads_of_layout["tree"], grads_of_layout["rows"]) <= 1e-6
-    plain, start = made("rows", {"combination": "additive"})
+    plain, start = moved_trainer("rows", {"combination": "additive"})
     _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"policy": 1.0})
     assert gap(grads_of_layout["rows"], unchanged) > 1e-3
 
@@ -518,7 +520,9 @@ def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
 
 
 def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_its_bound() -> None:
-    trainer, start = made("tree", {"combination": "bounded", "weight": 1000.0, "bound": 0.1})
+    trainer, start = moved_trainer(
+        "tree", {"combination": "bounded", "weight": 1000.0, "bound": 0.1}
+    )
     settings = trainer.settings.hint
     steps, _ = outcome(trainer, (with_only(settings), []), {"policy": 1.0})
     assert 0 < steps["hint"].loss <= 0.1 + 1e-12
@@ -530,7 +534,9 @@ def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_i
 
 
 def test_a_convex_combination_shares_one() -> None:
-    trainer, _ = made("tree", {"combination": "convex", "weight": 0.25}, policy={"weight": 2.0})
+    trainer, _ = moved_trainer(
+        "tree", {"combination": "convex", "weight": 0.25}, policy={"weight": 2.0}
+    )
     assert trainer.weights["hint"] == 0.25 and trainer.weights["policy"] == 1.5
 
 

@@ -195,7 +195,7 @@ def test_channels_share_the_leaves_and_nothing_else(layout: str) -> None:
 # ---- which passes are made ----
 
 
-def passes_made(
+def forward_passes(
     monkeypatch: pytest.MonkeyPatch, student: Student, **train: Any
 ) -> list[tuple[int, bool, bool]]:
     """(tokens, with gradient, on a cache) of each forward of a step's one micro-batch."""
@@ -217,14 +217,14 @@ def passes_made(
 def test_a_live_teacher_reads_only_the_hints_and_a_frozen_one_is_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    student, live, reference = passes_made(monkeypatch, make_student())
+    student, live, reference = forward_passes(monkeypatch, make_student())
     assert (
         student[1:] == (True, False)
         and live[1:] == (False, True)
         and reference[1:] == (False, False)
         and live[0] < student[0] / 2
     )
-    again, frozen_hint = passes_made(
+    again, frozen_hint = forward_passes(
         monkeypatch, make_student(), hint={"weight": 1.0, "teacher": "frozen"}
     )
     assert (
@@ -232,7 +232,7 @@ def test_a_live_teacher_reads_only_the_hints_and_a_frozen_one_is_the_reference(
         and frozen_hint[1:] == (False, False)
         and reference[0] < frozen_hint[0] <= reference[0] + student[0] + live[0]
     )
-    _, ema, ema_passes = passes_made(
+    _, ema, ema_passes = forward_passes(
         monkeypatch, make_student(), hint={"weight": 1.0, "teacher": "ema"}
     )
     assert ema_passes == reference and ema[1:] == (False, False)
@@ -241,7 +241,7 @@ def test_a_live_teacher_reads_only_the_hints_and_a_frozen_one_is_the_reference(
 def test_with_dropout_the_live_teacher_scores_the_trunk_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, teacher, _ = passes_made(monkeypatch, make_student(dropout=0.5))
+    _, teacher, _ = forward_passes(monkeypatch, make_student(dropout=0.5))
     assert teacher[1:] == (False, False)
 
 

@@ -27,7 +27,7 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
 from composer_replication.training import rollback as rollback_module
-from composer_replication.training import rollout_metrics as vitals_module
+from composer_replication.training import rollout_metrics as rollout_metrics_module
 from composer_replication.training import token_probe
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.inputs import StepInputs
@@ -73,7 +73,7 @@ def played_by_the_careless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "sample_rollouts", careless_sample)
 
 
-def go(
+def run_training(
     folder: Path,
     world: TaskSource,
     *,
@@ -121,7 +121,7 @@ def test_a_step_is_rollouts_anchors_and_pairs(
 ) -> None:
     steps_seen = spy(monkeypatch)
     preference = {"weight": 1.0, "batch_pairs": 3, "batch_anchors": 2}
-    result, _ = go(
+    result, _ = run_training(
         tmp_path,
         world,
         train_settings={"steps": 1, "preference": preference},
@@ -150,7 +150,7 @@ def test_imported_examples_come_back_with_a_weight_of_lm_ce(
 ) -> None:
     steps_seen = spy(monkeypatch)
     logs = [make_example(i, hints=i % 2) for i in range(6)]
-    result, _ = go(
+    result, _ = run_training(
         tmp_path,
         world,
         train_settings={"steps": 1, "lm_ce": {"weight": 1.0}, "batch_examples": 4},
@@ -180,7 +180,9 @@ def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Pat
 def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hints(
     tmp_path: Path, world: TaskSource
 ) -> None:
-    result, _ = go(tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS)
+    result, _ = run_training(
+        tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS
+    )
     view = run_report(result.run.path)
     ids = list(view["watched"]["sites"])
     assert ids and [rollout_site["site"]["id"] for rollout_site in view["rollout_sites"]] == ids
@@ -202,7 +204,7 @@ def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hi
 
 
 def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskSource) -> None:
-    result, _ = go(
+    result, _ = run_training(
         tmp_path,
         world,
         train_settings={
@@ -356,7 +358,7 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
 
 
 def test_other_rollouts_are_another_run(tmp_path: Path, world: TaskSource) -> None:
-    result, _ = go(tmp_path, world, train_settings={"steps": 2})
+    result, _ = run_training(tmp_path, world, train_settings={"steps": 2})
     config = live_config(train={"steps": 2}, groups=4, group_size=3)
     with pytest.raises(ConfigError, match=r"rollouts\.groups: 3 -> 4"):
         train(
@@ -460,7 +462,7 @@ def test_a_monitor_that_falls_stops_the_run(
         StoppedError,
         match=r"'monitor' after 3 steps: success on 6 monitor tasks fell from 1.000 to 0.000",
     ):
-        go(tmp_path, world, train_settings={"steps": 8, "health": health})
+        run_training(tmp_path, world, train_settings={"steps": 8, "health": health})
     assert (
         len(calls) == 2
         and calls[0] == calls[1]
@@ -588,7 +590,7 @@ def test_drift_is_measured_on_episodes_of_the_whole_step(
         recorded.append(rollout.task_id)
         return sampled_spans(rollout)
 
-    monkeypatch.setattr(vitals_module, "sampled_spans", noting)
+    monkeypatch.setattr(rollout_metrics_module, "sampled_spans", noting)
     student = tiny_student()
     drift(
         frozen(student),

@@ -25,7 +25,9 @@ STUDENT = "tiny-student"
 SLACK = 3
 
 
-def said_on(tasks: list[Task], sandbox: Sandbox, *, level: int = 1) -> Iterator[list[Turn | str]]:
+def played_messages(
+    tasks: list[Task], sandbox: Sandbox, *, level: int = 1
+) -> Iterator[list[Turn | str]]:
     """What the careless player says in an episode of each task, with the slack of a recording."""
     rng = random.Random(5)
     for task in tasks:

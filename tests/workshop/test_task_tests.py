@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.workshop import task_tests as judge
+from composer_replication.workshop import task_tests
 from composer_replication.workshop.sandbox import Sandbox
 from composer_replication.workshop.task_tests import run_tests
 from composer_replication.workshop.tasks import (
@@ -27,7 +27,7 @@ SEEDS = range(3)
 Hack = Callable[[TargetLine], str]
 
 
-def said(*blocks: Any) -> Turn:
+def assistant_turn(*blocks: Any) -> Turn:
     return Turn(role="assistant", author="test", blocks=blocks)
 
 
@@ -37,11 +37,14 @@ def reward_of(task: Task, lines: dict[str, str], sandbox: Sandbox) -> tuple[floa
     env, tools = WorkshopEnv(task, sandbox=sandbox, slack=9), task.tools
     env.open()
     for target in task.targets:
-        env.reply(said(ToolCall("r", tools.reader, {"path": target.path})))
+        env.reply(assistant_turn(ToolCall("r", tools.reader, {"path": target.path})))
         change = {"path": target.path, tools.old: target.before, tools.new: lines[target.path]}
-        assert env.reply(said(ToolCall("e", tools.editor, change))).turns[0].results[0].text == "ok"
-    text = env.reply(said(ToolCall("t", "run_tests", {}))).turns[0].results[0].text
-    env.reply(said(Text("Done.")))
+        assert (
+            env.reply(assistant_turn(ToolCall("e", tools.editor, change))).turns[0].results[0].text
+            == "ok"
+        )
+    text = env.reply(assistant_turn(ToolCall("t", "run_tests", {}))).turns[0].results[0].text
+    env.reply(assistant_turn(Text("Done.")))
     return env.reward(), text
 
 
@@ -205,7 +208,7 @@ def test_each_would_earn_if_any_line_were_believed(
     sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the tests above would prove nothing."""
-    monkeypatch.setattr(judge, "not_plain", lambda line, *, name: "")
+    monkeypatch.setattr(task_tests, "not_plain", lambda line, *, name: "")
     monkeypatch.setattr(Task, "changed_elsewhere", lambda task, files: False)
     assert by(VALUE_HACKS[hack], make_task(1, kind="set"), sandbox)[0] == 1.0
 
@@ -214,9 +217,9 @@ def test_each_would_earn_if_any_line_were_believed(
 def test_each_function_would_earn_if_its_points_were_known(
     sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "not_plain", lambda line, *, name: "")
+    monkeypatch.setattr(task_tests, "not_plain", lambda line, *, name: "")
     if hack in NEED_FRESH:
-        monkeypatch.setattr(judge, "fresh_checks", lambda task, rng: ())
+        monkeypatch.setattr(task_tests, "fresh_checks", lambda task, rng: ())
     task = next(
         t
         for t in (make_task(seed, kind="fix") for seed in range(999))

@@ -29,7 +29,7 @@ from composer_replication.workshop.scripted_teachers import ask_scripted, fails_
 from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.rollouts.small_world import parroted, tiny
 from tests.tokens.students import CASES, renderer
-from tests.workshop.recordings import SLACK, STUDENT, ingested, record, said_on, tasks_of
+from tests.workshop.recordings import SLACK, STUDENT, ingested, played_messages, record, tasks_of
 
 SEED, COUNT = 31, 12
 SECRET = "gh" + "p_" + "a7Zk" * 9
@@ -39,7 +39,7 @@ SECRET = "gh" + "p_" + "a7Zk" * 9
 def logs(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox) -> Path:
     folder = tmp_path_factory.mktemp("logs")
     recorded = record(
-        folder, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, COUNT), sandbox))
+        folder, sandbox, seed=SEED, messages=list(played_messages(tasks_of(SEED, COUNT), sandbox))
     )
     assert len(recorded.paths) == COUNT and not recorded.left_out
     return folder
@@ -59,7 +59,7 @@ def test_a_session_read_back_renders_to_the_ids_of_the_rollout(
     tmp_path: Path, sandbox: Sandbox, family: str, fixture: str
 ) -> None:
     render, (task,) = renderer(family, fixture), tasks_of(SEED, 1)
-    (messages,) = said_on([task], sandbox)
+    (messages,) = played_messages([task], sandbox)
     recorded = record(tmp_path, sandbox, seed=SEED, messages=[messages], render=render)
     # the ids of calls are part of what was sampled, and a rollout gives calls ids of its own
     if family in ("mistral-v7", "mistral-v11"):
@@ -112,7 +112,7 @@ def test_no_log_looks_like_a_copy_of_another(logs: Path) -> None:
 def test_the_same_seed_gives_the_same_bytes_and_folders_are_named_as_claude_code_does(
     logs: Path, tmp_path: Path, sandbox: Sandbox
 ) -> None:
-    record(tmp_path, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, 2), sandbox)))
+    record(tmp_path, sandbox, seed=SEED, messages=list(played_messages(tasks_of(SEED, 2), sandbox)))
     files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.jsonl"))
     assert [path.parts[0] for path in files] == [
         f"-workshop-train-{SEED}-0",
@@ -183,7 +183,7 @@ def test_a_message_is_tried_in_the_state_of_its_turn(
 
 
 def test_what_a_log_cannot_hold_is_left_out_and_counted(tmp_path: Path, sandbox: Sandbox) -> None:
-    (good,) = said_on(tasks_of(SEED, 1), sandbox)
+    (good,) = played_messages(tasks_of(SEED, 1), sandbox)
     recorded = record(
         tmp_path,
         sandbox,
@@ -210,7 +210,7 @@ def test_an_episode_with_a_secret_never_reaches_the_disk(
         return path
 
     monkeypatch.setattr("composer_replication.workshop.record_episodes.write_claude_code", write)
-    (good,) = said_on(tasks_of(SEED, 1), sandbox)
+    (good,) = played_messages(tasks_of(SEED, 1), sandbox)
     recorded = record(tmp_path, sandbox, seed=SEED, messages=[good, [f"The key is {SECRET}."]])
     assert len(recorded.paths) == 1 and recorded.left_out == {"secret": 1}
     assert len(written) == 1 and SECRET not in written[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.hint_settings import HintSettings
-from composer_replication.training import token_probe as watch
+from composer_replication.training import token_probe
 from composer_replication.training.reference import Reference
 from tests.training.small_student import make_example, make_student
 
@@ -20,7 +20,7 @@ def table(**hint: Any) -> list[dict[str, Any]]:
     student = make_student()
     now = Reference(model=student.model, adapters=True)
     settings = HintSettings(**hint)
-    return watch.token_table(
+    return token_probe.token_table(
         EXAMPLES,
         student=now,
         teachers=[now, now] if settings.teacher == "trust_region" else [now],
@@ -45,7 +45,7 @@ def test_the_table_is_the_same_in_chunks(
         for row in unchunked
         for name in ("student", "teacher", "divergence", "texts")
     )
-    monkeypatch.setattr(watch, "CHUNK", 2)
+    monkeypatch.setattr(token_probe, "CHUNK", 2)
     # bits may differ where a chunk has one row: another matrix product
     for chunked, row in zip(table(**hint), unchunked, strict=True):
         for name in ("student", "teacher", "divergence"):
@@ -63,7 +63,7 @@ def test_no_more_rows_of_logits_are_held_than_a_chunk_has(monkeypatch: pytest.Mo
         return project(self, hidden_ND)
 
     monkeypatch.setattr(Reference, "project", counted)
-    monkeypatch.setattr(watch, "CHUNK", 4)
+    monkeypatch.setattr(token_probe, "CHUNK", 4)
     with torch.no_grad():
         rows = table()
     assert len(rows) == 5 and max(asked) == 4 and sum(asked) == 2 * 15
