@@ -53,9 +53,12 @@ def test_good_pairs_are_left_and_every_other_is_accounted_for(work: Path) -> Non
     ].teachers == ("kimi",)
     dropped = {row["pair_id"]: row["reason"] for _, row in read_lines(folder / "dropped.jsonl")}
     assert dropped == {
-        "s1:3": "tool_offered_filter", "s2:3": "answer_not_empty_filter", "s3:3": "tool_arguments_filter", "s4:3": "chosen_differs_filter",
+        "s1:3": "tool_offered_filter",
+        "s2:3": "answer_not_empty_filter",
+        "s3:3": "tool_arguments_filter",
+        "s4:3": "chosen_differs_filter",
         "s5:3": "document_deduplicator",
-    }  # fmt: skip
+    }
     assert (result.value["pairs"], result.value["kept"], result.value["idle"]) == (
         6,
         1,

@@ -24,8 +24,10 @@ from tests.cli.workspace import CliResult, files, recompose
 
 # A step of four short episodes shows the chain, not any learning.
 SETTINGS_OF_A_STEP = {
-    "train.steps": 2, "train.checkpoint_every": 2, "train.batch_examples": 4, "train.preference.batch_pairs": 2,
-    "train.health.monitor_tasks": 0, "train.health.kl_episodes": 2, "rollouts.groups": 2, "rollouts.group_size": 2,
+    "train.steps": 2, "train.checkpoint_every": 2, "train.batch_examples": 4,
+    "train.preference.batch_pairs": 2,
+    "train.health.monitor_tasks": 0, "train.health.kl_episodes": 2, "rollouts.groups": 2,
+    "rollouts.group_size": 2,
     "evaluate.tasks": 8, "evaluate.samples": 200,
 }  # fmt: skip
 SHORT = [word for name, value in SETTINGS_OF_A_STEP.items() for word in (f"--{name}", str(value))]

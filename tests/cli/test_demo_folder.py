@@ -25,7 +25,8 @@ import sys, time
 from pathlib import Path
 from composer_replication.cli import main, demo_controls
 def run(argv, **_):
-    with demo_controls.Controls(Path("x.toml"), {"a": (), "b": ()}, log=Path(sys.argv[1])) as controls:
+    settings, log = Path("x.toml"), Path(sys.argv[1])
+    with demo_controls.Controls(settings, {"a": (), "b": ()}, log=log) as controls:
         while not controls._children:
             time.sleep(0.01)
         try:

@@ -44,16 +44,39 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
 
 BETTER, NOTHING = "Better than before and than the placebo", "Nothing is claimed about success"
 CASES = [
-    (UP, FELL, (0.115, 0.042, 0.193), f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes +0.115 per episode (rose)."),
-    (UP, FELL, DOWN, f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes -0.400 per episode (fell)."),
+    (
+        UP,
+        FELL,
+        (0.115, 0.042, 0.193),
+        f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes +0.115 per episode (rose).",
+    ),
+    (
+        UP,
+        FELL,
+        DOWN,
+        f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes -0.400 per episode (fell).",
+    ),
     (OPEN, SAME, OPEN, f"{NOTHING}; hinted mistakes not decided; other mistakes not decided."),
-    ((UP, OPEN), ROSE, OPEN, f"{NOTHING}; hinted mistakes x1.50 (rose); other mistakes not decided."),
-    (DOWN, (0.5, None, None), (UP, OPEN),
-     "Worse than before and than the placebo; hinted mistakes not decided; other mistakes +0.400 per episode (rose)."),
-    (UP, (FELL, SAME), (DOWN, OPEN),
-     f"{BETTER}; hinted mistakes x0.09 (fell; vs placebo not decided); "
-     "other mistakes -0.400 per episode (fell; vs placebo not decided)."),
-]  # fmt: skip
+    (
+        (UP, OPEN),
+        ROSE,
+        OPEN,
+        f"{NOTHING}; hinted mistakes x1.50 (rose); other mistakes not decided.",
+    ),
+    (
+        DOWN,
+        (0.5, None, None),
+        (UP, OPEN),
+        "Worse than before and than the placebo; hinted mistakes not decided; other mistakes +0.400 per episode (rose).",
+    ),
+    (
+        UP,
+        (FELL, SAME),
+        (DOWN, OPEN),
+        f"{BETTER}; hinted mistakes x0.09 (fell; vs placebo not decided); "
+        "other mistakes -0.400 per episode (fell; vs placebo not decided).",
+    ),
+]
 
 
 @pytest.mark.parametrize(("success", "ratio", "others", "expected"), CASES)

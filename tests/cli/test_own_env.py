@@ -168,7 +168,8 @@ def test_an_environment_says_its_families_and_notes(work: Path) -> None:
 from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily
 
 Guess.env_metadata = EnvMetadata(
-    families=(MistakeFamily(name="blind", title="without reading\\x1b"),), notes=("one in a hundred",)
+    families=(MistakeFamily(name="blind", title="without reading\\x1b"),),
+    notes=("one in a hundred",),
 )
 """
     path = work / "envs" / "guess.py"

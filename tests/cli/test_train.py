@@ -143,7 +143,9 @@ def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training
     result = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
     error_text = " ".join(result.err.split())
     assert result.code == 1 and f"holds out {message}" in error_text and files(work) == files_before
-    smallest = f"{possible_fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
+    sessions = read_sessions(work / "recompose" / "sessions.jsonl")
+    fractions = possible_fractions(split_unit(s, by="session") for s in sessions)
+    smallest = f"{fractions[0]:g}"
     assert (
         'held_out.by = "session"' in error_text
         if by == "repository"
@@ -444,9 +446,15 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
 
 def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:
     shared = {
-        **os.environ, "PYTHONPATH": str(repository_root / "src"), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": str(repository_root / "src"),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     command = [sys.executable, "-m", "composer_replication.cli", *TRAIN]
     ranks = [
         subprocess.Popen(

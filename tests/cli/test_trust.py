@@ -595,8 +595,10 @@ def test_a_models_key_may_be_named(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "gh_token", "NPM_TOKEN", "STRIPE_API_KEY", "DATABASE_URL", "HOME", "SSH_AUTH_SOCK", "PATH",
-     "DJANGO_SECRET_KEY", "PRIVATE_KEY", "CI_JOB_TOKEN", "PGPASSWORD", "SLACK_BOT_TOKEN", "KEY PATH", "REFRESH_TOKEN", "JWT_KEY"],
+    ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "gh_token", "NPM_TOKEN", "STRIPE_API_KEY",
+     "DATABASE_URL", "HOME", "SSH_AUTH_SOCK", "PATH",
+     "DJANGO_SECRET_KEY", "PRIVATE_KEY", "CI_JOB_TOKEN", "PGPASSWORD", "SLACK_BOT_TOKEN",
+     "KEY PATH", "REFRESH_TOKEN", "JWT_KEY"],
 )  # fmt: skip
 def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path, name: str) -> None:
     assert not may_be_a_models_key(name)
@@ -621,8 +623,11 @@ def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path,
 
 
 def test_replay_says_to_which_host_with_which_variable(strange: Path) -> None:
-    settings(strange, '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n[replay.teacher.mine]\nmodel = "acme/m"\n'
-             'base_url = "http://localhost:1/v1"\nkey_env = ""\n')  # fmt: skip
+    settings(
+        strange,
+        '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n[replay.teacher.mine]\nmodel = "acme/m"\n'
+        'base_url = "http://localhost:1/v1"\nkey_env = ""\n',
+    )
     result = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
     assert result.value["settings_read"]["sends"] == [
         'your sessions, redacted, to "mine" at http://localhost:1 without a key',

@@ -32,7 +32,8 @@ from tests.cli.workspace import HOSTILE, files, fill, recompose, session
 
 NO_TORCH = """
 import sys
-sys.modules.update(dict.fromkeys(("torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy", "jinja2")))
+packages = "torch transformers accelerate peft tokenizers safetensors numpy jinja2"
+sys.modules.update(dict.fromkeys(packages.split()))
 from composer_replication.cli.console import Screen
 from composer_replication.cli.main import run
 sys.exit(run(sys.argv[1:]))

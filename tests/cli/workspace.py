@@ -135,9 +135,17 @@ def session(name: str = "sess-aaaa", *, text: str = "Please fix the test.") -> S
 def site(session_id: str = "sess-aaaa") -> Site:
     """The mistaken message of `session`."""
     return Site(
-        session_id=session_id, turn=3, call_id="c2", kind="file_missing", detector="tool_error", evidence=(4,), tool="Edit",
-        author="claude-test-1", detail="File does not exist.", flagged=True,
-    )  # fmt: skip
+        session_id=session_id,
+        turn=3,
+        call_id="c2",
+        kind="file_missing",
+        detector="tool_error",
+        evidence=(4,),
+        tool="Edit",
+        author="claude-test-1",
+        detail="File does not exist.",
+        flagged=True,
+    )
 
 
 def fill(work: Path, sessions: Sequence[Session]) -> None:

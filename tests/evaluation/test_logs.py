@@ -56,9 +56,7 @@ def test_no_site_of_a_session_or_repository_that_is_trained_on_is_counted() -> N
     )
 
 
-def test_a_subagent_of_a_session_that_is_trained_on_is_left_out_and_so_is_what_cannot_be_judged() -> (
-    None
-):
+def test_subagents_of_training_sessions_and_sites_that_cannot_be_judged_are_left_out() -> None:
     first, training = (
         held().sites[0].session,
         next(s for s in logs() if not is_held_out(s, settings=BY_REPOSITORY)),
@@ -209,7 +207,7 @@ def test_the_rows_are_shares_of_samples_and_what_is_undecided_is_neither() -> No
         ("ok", "", "nothing"),  # no placebo
     ],
 )
-def test_fewer_recurrences_are_claimed_only_against_the_placebo_and_where_right_calls_took_their_place(
+def test_fewer_recurrences_are_claimed_only_against_the_placebo_and_if_right_calls_replace_them(
     after: str, placebo: str, claim: str
 ) -> None:
     held_sites = held()

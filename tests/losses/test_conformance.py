@@ -280,7 +280,7 @@ def run_opd(case: Case) -> Got:
             s, t, k=case["params"]["topk"], support="teacher", rest="dropped", beta=0.0
         )
 
-    return {**x.loss(x.rows(top_k_rows), "sum"), "per_token": kept(x.student, x.teacher)}
+    return {**x.loss(x.rows(top_k_rows), "sum"), "per_token": top_k_rows(x.student, x.teacher)}
 
 
 def run_eopd(case: Case) -> Got:

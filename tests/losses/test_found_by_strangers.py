@@ -28,9 +28,7 @@ def test_taid_of_supports_that_share_no_column_is_the_students_entropy(dtype: to
     assert torch.isfinite(grad).all() and not grad[0].any() and grad[1].any()
 
 
-def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives_the_sampler_no_gradient() -> (
-    None
-):
+def test_the_papers_sampled_term_is_raised_before_it_is_tempered_and_detaches_the_sampler() -> None:
     generator = torch.Generator().manual_seed(3)
     z, t = (torch.randn(5, 11, generator=generator).mul(3).bfloat16() for _ in range(2))
     ids = torch.arange(5)

@@ -289,9 +289,15 @@ def test_no_matrix_of_all_logits_is_made(name: str, dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize(("frozen", "head_gradient", "uniform", "products"), [
-    (False, "forward", True, 4), (True, "forward", True, 3), (False, "forward", False, 4 + 3), (False, "backward", False, 3 + 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("frozen", "head_gradient", "uniform", "products"),
+    [
+        (False, "forward", True, 4),
+        (True, "forward", True, 3),
+        (False, "forward", False, 4 + 3),
+        (False, "backward", False, 3 + 3),
+    ],
+)
 def test_how_many_matrix_products_a_step_costs(
     frozen: bool, head_gradient: Any, uniform: bool, products: int
 ) -> None:

@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.tree_attention.flex_attention import create_mask
+from torch.nn.attention.flex_attention import create_mask
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.models import tree_attention
+from composer_replication.models import tree_attention as attention_module
 from composer_replication.models.tree_attention import KeyValues, mask_mod, tree_attention_forward
 from composer_replication.models.tree_forward import (
     REMEDY,
@@ -35,7 +35,7 @@ EXACT = ["qwen3", "llama", "mistral", "gemma3"]
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(EXACT), st.sampled_from(["chains", "dense"]))
-def test_random_trees_equal_their_rows(seed: int, family: str, mode: tree_attention.Mode) -> None:
+def test_random_trees_equal_their_rows(seed: int, family: str, mode: attention_module.Mode) -> None:
     model, rows = make(family, seed=seed % 7).double(), random_rows(seed)
     (ours, our_grads), (theirs, their_grads) = by_tree(model, rows, mode=mode), by_rows(model, rows)
     assert gap(ours, theirs) <= 1e-6 and gap(our_grads, their_grads) <= 1e-6
@@ -43,7 +43,7 @@ def test_random_trees_equal_their_rows(seed: int, family: str, mode: tree_attent
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_moe"])
 @pytest.mark.parametrize("mode", ["chains", "dense"])
-def test_soft_caps_sinks_and_experts(family: str, mode: tree_attention.Mode) -> None:
+def test_soft_caps_sinks_and_experts(family: str, mode: attention_module.Mode) -> None:
     """Their own attention is computed in float32, so that is what it is compared in."""
     model, rows = make(family), random_rows(3)
     (ours, our_grads), (theirs, their_grads) = by_tree(model, rows, mode=mode), by_rows(model, rows)
@@ -56,9 +56,9 @@ def test_small_chunks_and_a_second_gathering_change_nothing(
 ) -> None:
     model, rows = make(family), random_rows(4, trunk=60)
     values, grads = by_tree(model, rows)
-    monkeypatch.setattr(tree_attention, "_MASK_ENTRIES", 1)  # the smallest chunks there are
-    monkeypatch.setattr(tree_attention, "_WINDOW_CHUNK", 7)
-    monkeypatch.setattr(tree_attention, "_COPIED_KEYS", 0)
+    monkeypatch.setattr(attention_module, "_MASK_ENTRIES", 1)  # the smallest chunks there are
+    monkeypatch.setattr(attention_module, "_WINDOW_CHUNK", 7)
+    monkeypatch.setattr(attention_module, "_COPIED_KEYS", 0)
     again, again_grads = by_tree(model, rows)
     assert gap(again, values) <= 2e-6 and gap(again_grads, grads) <= 2e-5
 
@@ -66,7 +66,7 @@ def test_small_chunks_and_a_second_gathering_change_nothing(
 @pytest.mark.parametrize("family", [*EXACT, "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("mode", ["chains", "dense"])
 def test_branches_on_kept_keys_and_values_equal_their_rows(
-    family: str, mode: tree_attention.Mode
+    family: str, mode: attention_module.Mode
 ) -> None:
     for seed in range(3):
         model, rows = make(family), random_rows(seed)
@@ -267,7 +267,7 @@ def test_the_attention_of_before_comes_back_also_after_an_error() -> None:
 
 def test_flex_attention_has_no_dropout() -> None:
     plan = Forest.grow([(1, 2)]).over([0])
-    call = tree_attention.TreeCall(plan=plan, mode="flex")
+    call = attention_module.TreeCall(plan=plan, mode="flex")
     module, states = SimpleNamespace(layer_idx=0, config=SimpleNamespace()), torch.ones(1, 2, 2, 4)
     with pytest.raises(ValueError, match="no dropout"):
         tree_attention_forward(module, states, states, states, None, dropout=0.5, tree_call=call)

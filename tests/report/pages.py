@@ -251,8 +251,10 @@ def a_run(
     for step in (0, steps):
         rows = [
             {
-                "site_id": s.id, "kind": s.kind, "measure": "jsd", "ids": [5, 6], "texts": [text, "\n"],
-                "student": [-2.0, -0.5], "teacher": [-1.0, -0.25], "divergence": [0.4 / (step + 1), 0.0],
+                "site_id": s.id, "kind": s.kind, "measure": "jsd", "ids": [5, 6],
+                "texts": [text, "\n"],
+                "student": [-2.0, -0.5], "teacher": [-1.0, -0.25],
+                "divergence": [0.4 / (step + 1), 0.0],
             }
             for s in sites or () if s.category == "mistake"
         ]  # fmt: skip

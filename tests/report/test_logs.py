@@ -49,8 +49,10 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
     ):
         lines = [
             {
-                "site_id": site.id, "kind": site.kind, "number": number, "outcome": outcome if not number else "undecided",
-                "reason": "same_call", "detail": text, "message": turn_to_json(edit_turn(path, text)),
+                "site_id": site.id, "kind": site.kind, "number": number,
+                "outcome": outcome if not number else "undecided",
+                "reason": "same_call", "detail": text,
+                "message": turn_to_json(edit_turn(path, text)),
             }
             for site in at for number in (0, 1)
         ]  # fmt: skip
@@ -64,9 +66,14 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
         _pair("after", "placebo", -0.5, -0.7, -0.3),
     ]
     table = {
-        "rows": rows, "paired": paired, "verdict": {"claim": claim, "sentence": "Null result: nothing.", "reasons": [text]}, "plan": PLAN,
-        "notes": [text], "samples_per_site": 2, "inputs": {n: sha256_of(work / n) for n in ("sessions.jsonl", "sites.jsonl")},
-    }  # fmt: skip
+        "rows": rows,
+        "paired": paired,
+        "verdict": {"claim": claim, "sentence": "Null result: nothing.", "reasons": [text]},
+        "plan": PLAN,
+        "notes": [text],
+        "samples_per_site": 2,
+        "inputs": {n: sha256_of(work / n) for n in ("sessions.jsonl", "sites.jsonl")},
+    }
     write(run.evaluation_logs_json, table)
     return run
 

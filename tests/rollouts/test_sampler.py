@@ -134,7 +134,8 @@ def test_greedy_takes_the_best_token_each_time() -> None:
 
 # what the template writes behind a message with calls, by the beginning of the family's name
 BEHIND = {
-    "llama3": "<|start_header_id|>", "glm": "\n<tool_response>", "mistral": "[TOOL_RESULTS]", "gemma": "\n<start_of_turn>user",
+    "llama3": "<|start_header_id|>", "glm": "\n<tool_response>", "mistral": "[TOOL_RESULTS]",
+    "gemma": "\n<start_of_turn>user",
     "gpt": "<|start|>functions.Read to=assistant",
 }  # fmt: skip
 

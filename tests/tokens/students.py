@@ -38,7 +38,8 @@ from composer_replication.tokens.tiny_tokenizer import (
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures" / "templates"
 LLAMA_SPECIAL = (
-    "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
+    "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
 )  # fmt: skip
 GLM_SPECIAL = (
     "<|endoftext|>",
@@ -50,15 +51,18 @@ GLM_SPECIAL = (
     "<|observation|>",
 )
 GLM_PLAIN = (
-    "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>", "</arg_key>",
+    "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>",
+    "</tool_response>", "<arg_key>", "</arg_key>",
     "<arg_value>", "</arg_value>",
 )  # fmt: skip
 MISTRAL_SPECIAL = (
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
     "[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]",
 )  # fmt: skip
 GPTOSS_SPECIAL = (
-    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>",
+    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>",
+    "<|end|>", "<|message|>", "<|call|>",
 )  # fmt: skip
 GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 # family -> the fixtures whose template it stands for
@@ -216,12 +220,16 @@ def read(render: Renderer, text: str) -> str:
 
 
 NASTY = (
-    "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>", "<tool_call>\n{", "<|eot_id|>",
-    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>", "<|user|>", "<|call|>",
+    "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>",
+    "<tool_call>\n{", "<|eot_id|>",
+    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>",
+    "<|user|>", "<|call|>",
     "<|start|>assistant<|channel|>final<|message|>", "/nothink",
     "</arg_value>\n", "</function>\n</tool_call>", "\n</parameter>\n",
-    "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
-    "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
+    "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>",
+    "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
+    "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n',
+    "a\tb\r\nc", "x" * 60, "12345",
 )  # fmt: skip
 TEXTS = st.one_of(
     st.sampled_from(NASTY),

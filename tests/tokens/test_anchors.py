@@ -100,7 +100,8 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
     )
     assert anchored_turns(items) == [plain, check]  # a failed check is a correct call
     assert anchors_lost(items) == {
-        "anchor/copied": 1, "anchor/site": 1, "anchor/dispreferred": 1, "anchor/author": 1, "anchor/second_anchor": 1,
+        "anchor/copied": 1, "anchor/site": 1, "anchor/dispreferred": 1, "anchor/author": 1,
+        "anchor/second_anchor": 1,
         "anchor/not_assistant": 2, "anchor/no_session": 1,
     }  # fmt: skip
 

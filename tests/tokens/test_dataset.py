@@ -220,7 +220,8 @@ def test_a_message_that_does_not_fit_is_left_out_with_its_reason_and_never_cut()
 
 @pytest.mark.parametrize(
     ("category", "is_trained"),
-    [("mistake", False), ("recovery", False), ("rejected", False), ("interrupted", False), ("failed_check", True), ("sibling", True),
+    [("mistake", False), ("recovery", False), ("rejected", False), ("interrupted", False),
+     ("failed_check", True), ("sibling", True),
      ("permission", True), ("environment", True), ("benign", True)],
 )  # fmt: skip
 def test_lm_ce_by_category_of_the_site(category: Category, is_trained: bool) -> None:
@@ -568,7 +569,8 @@ def test_pairs_that_cannot_be_built_are_named() -> None:
     ]
     counts = skips(build(session, preferences=preferences, max_tokens=600))
     assert {k: v for k, v in counts.items() if k.startswith("preference/")} == {
-        "preference/same_tokens": 1, "preference/too_long": 1, "preference/not_assistant": 1, "preference/copied": 1,
+        "preference/same_tokens": 1, "preference/too_long": 1, "preference/not_assistant": 1,
+        "preference/copied": 1,
         "preference/no_session": 1,
     }  # fmt: skip
 

@@ -260,7 +260,8 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
     if family == "mistral-v7":
         return f'{{"name": "{name}", "arguments": {as_json}, "id": "{short_call_id(call_id)}"}}'
     if family.startswith("mistral"):
-        return f"[TOOL_CALLS]{name}{f'[CALL_ID]{short_call_id(call_id)}' if family == 'mistral-v11' else ''}[ARGS]{as_json}"
+        id_text = f"[CALL_ID]{short_call_id(call_id)}" if family == "mistral-v11" else ""
+        return f"[TOOL_CALLS]{name}{id_text}[ARGS]{as_json}"
     if family == "gpt-oss":
         return f"to=functions.{name}<|channel|>commentary json<|message|>{as_json}"
     if family in ("llama3", "gemma"):
@@ -422,7 +423,8 @@ def test_what_has_no_place_is_counted_by_name() -> None:
     ]
     notes = renderer("qwen3", "qwen3").render(turns).notes
     assert notes == {
-        "lone_surrogate": 1, "thinking_left_out": 1, "text_after_call": 1, "opaque:server_tool_use": 1, "image": 1,
+        "lone_surrogate": 1, "thinking_left_out": 1, "text_after_call": 1,
+        "opaque:server_tool_use": 1, "image": 1,
         "result_without_call": 1, "empty_turn": 1,
     }  # fmt: skip
     thinking = renderer("qwen3-thinking", "qwen3")

@@ -182,9 +182,7 @@ def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window(
     ]
 
 
-def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_above_the_first() -> (
-    None
-):
+def test_trained_messages_have_half_the_budget_above_them_and_the_first_has_the_remainder() -> None:
     plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
     windows = list(plan_windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
     assert windows == [

@@ -5,7 +5,7 @@ One process imports everything and then forks, so that a launch costs no more th
 launch of a run ends by SIGKILL at its place, the next goes on; "whole" is the same run undisturbed.
 A place is one of
 
-    op TEXT            before the file operation whose line "<event> <path below the run>" holds TEXT
+    op TEXT            before the file operation whose line "<event> <path in the run>" holds TEXT
     op #N              before the N-th file operation of the launch, whatever it is
     torn TEXT          in the middle of appending a line that holds TEXT
     half NAME          when the NAME.safetensors of a checkpoint is half written

@@ -253,9 +253,11 @@ from tests.training import test_checkpoints as t
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 run = t.make_run(Path(sys.argv[1]), t.make_config(**t.SETTINGS), name="r")
 def fill(event):
-    if event["kind"] == "checkpoint":  # from here on the system refuses what is longer than this, in whatever library
+    # from the first checkpoint on, the system refuses longer files, whatever library writes them
+    if event["kind"] == "checkpoint":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-t.train(t.make_config(**t.SETTINGS), student=t.make_student(), examples=t.EXAMPLES, run=run, on_event=fill)
+config = t.make_config(**t.SETTINGS)
+t.train(config, student=t.make_student(), examples=t.EXAMPLES, run=run, on_event=fill)
 """
 
 

@@ -97,7 +97,7 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     assert text.index("Reminder") < text.index('"Cat"') and example.turns[-1].body == view.span
 
 
-def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_again_is_the_same() -> (
+def test_a_message_with_two_failing_calls_is_one_fork_point_and_either_mistake_is_the_same() -> (
     None
 ):
     log, first = session("unknown_tool"), site("unknown_tool")
@@ -153,9 +153,19 @@ def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() ->
         "undecided",
     ] and len(live_step.examples) == 1
     facts = live_step.facts
-    assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
-        "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
-    }  # fmt: skip
+    assert {
+        k: facts[f"fork/{k}"]
+        for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")
+    } == {
+        "sites": 1,
+        "samples": 4,
+        "ok": 1,
+        "same": 1,
+        "other": 1,
+        "malformed": 0,
+        "undecided": 1,
+        "sites_same": 1,
+    }
     assert facts["fork/tokens"] == len(live_step.forks[1].ids)
     assert facts["fork/sampled_tokens"] == sum(
         len(message_ids(renderer(), m)) for m in (READ, CAT, unrelated, silent)

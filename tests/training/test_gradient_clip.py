@@ -27,7 +27,7 @@ NUM_STEPS, FADES_AT, SEEN_FROM = 24, 4, 14
 
 
 def moved(plan: list[dict[str, int]], examples: list, **settings: object) -> float:
-    """How far the weights go from step SEEN_FROM on, in a run whose step i has the inputs of plan[i]."""
+    """How far the weights move from step SEEN_FROM on if step i has the inputs `plan[i]`."""
     trainer = start_trainer(
         make_config(steps=1000, warmup_steps=0, grad_every=1000, learning_rate=1e-5, **settings),
         make_student(),

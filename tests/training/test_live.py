@@ -282,17 +282,14 @@ def test_unresolvable_calls_are_counted_from_the_sessions(live_step: LiveStep) -
     rollout = live_step.rollouts[0]
     assert num_unresolvable(rollout) == 0
     messages = {
-        "<tool_use_error>File does not exist.</tool_use_error>": 1,
-        "<tool_use_error>String to replace not found in file.\nString: x</tool_use_error>": 1,
-        "<tool_use_error>Found 2 matches of the string to replace, but only one can be replaced.</tool_use_error>": (
-            1
-        ),
-        "<tool_use_error>Error: No such tool available: cat</tool_use_error>": 0,
-        "<tool_use_error>File has not been read yet. Read it first before writing to it.</tool_use_error>": (
-            0
-        ),
+        "File does not exist.": 1,
+        "String to replace not found in file.\nString: x": 1,
+        "Found 2 matches of the string to replace, but only one can be replaced.": 1,
+        "Error: No such tool available: cat": 0,
+        "File has not been read yet. Read it first before writing to it.": 0,
     }
-    for text, counted in messages.items():
+    for message, counted in messages.items():
+        text = f"<tool_use_error>{message}</tool_use_error>"
         assert num_unresolvable(with_error(rollout, text)) == counted, text
     assert (
         num_unresolvable(
@@ -415,8 +412,19 @@ def test_the_reward_placebo_decides_advantages_and_flatness(
 
 def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     makers = world.train(5)
-    groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
-        None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip
+    groups = sample_groups(
+        makers,
+        num_groups=6,
+        size=4,
+        sample=lambda envs, label: careless_sample(
+            None,
+            envs,
+            renderer=renderer(),
+            settings=make_live(world).sampling(),
+            author="s",
+            label=label,
+        ),
+    )
     advantages_found = group_advantages(groups, how=(), seed=1)
     assert advantages_found == {
         r.session.id: a

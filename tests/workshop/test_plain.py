@@ -114,8 +114,9 @@ def test_no_other_built_in_name_passes(name: str) -> None:
 
 
 REACHING = """
-breakpoint callable classmethod compile delattr dir eval exec format getattr globals hasattr hash help id input issubclass iter locals
-memoryview next object open property repr setattr staticmethod super type vars __import__
+breakpoint callable classmethod compile delattr dir eval exec format getattr globals hasattr hash
+help id input issubclass iter locals memoryview next object open property repr setattr staticmethod
+super type vars __import__
 """
 
 
