@@ -242,8 +242,8 @@ def test_the_written_file_holds_every_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: float) -> None:
-    """Log-probs are the model's own, at temperature 1; what only the hint channel trains may be
-    sampled at any."""
+    """Log-probs are those of the model, at temperature 1; turns that only the hint channel trains
+    on may be sampled at any."""
     rollouts = {"env": "workshop", "temperature": temperature}
     with pytest.raises(
         ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"

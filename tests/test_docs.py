@@ -1,5 +1,4 @@
-"""Pages that repeat what the program prints do not go stale, and the wheel carries what the demo
-needs."""
+"""Pages that repeat program output do not go stale, and the wheel contains the demo's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house stands as drawn: the ground floor needs no torch, `--help` costs nothing, every setting
+"""The layers of the package hold: the ground floor needs no torch, `--help` is fast, every setting
 is read."""
 
 from __future__ import annotations

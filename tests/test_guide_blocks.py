@@ -1,11 +1,10 @@
 """Every code block of the earlier guide, as its readers would paste it, with the outcome that
 docs/coming_from_the_guide.md records.
 
-The blocks are not ours to publish, so they are not in this repository: they are read from the
+The blocks are not ours to publish, so they are not in this repository: the tests read them from the
 folder that COMPOSER_REPLICATION_GUIDE_BLOCKS names, or from ../shared/guide_blocks beside the
-checkout, and each of those tests says so where there is none. What the blocks rely on is tested
-without them as well, by code of our own: the second half of this file, and the tests that the page
-names.
+checkout, and are skipped if there is none. The second half of this file, and the tests that the
+page names, check the same functions without the blocks.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def block(number: int) -> str:
 
 
 def run(number: int, names: dict[str, Any]) -> dict[str, Any]:
-    """Run a block and those before it, as in a notebook: `await` may stand at the top."""
+    """Run a block and those before it, as in a notebook: `await` may occur at the top level."""
     for n in (*BEFORE.get(number, ()), number):
         code = compile(block(n), f"block {n}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if code.co_flags & inspect.CO_COROUTINE:
@@ -332,7 +331,7 @@ def test_from_a_log_to_a_gradient_with_nothing_but_the_guides_names(
     tmp_path: Path, replaying: dict[str, Any]
 ) -> None:
     """Ingest, mark, hint, ask, agree, normalize, collate, and one step of all three terms: each
-    hands on what the next one takes."""
+    hands on the input of the next one."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from composer_replication.ingestion import (

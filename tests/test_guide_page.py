@@ -1,5 +1,5 @@
-"""docs/coming_from_the_guide.md: every name it promises is there, where it says, and nothing that
-is there is called still to come."""
+"""docs/coming_from_the_guide.md: every promised name exists at the named place, and no existing one
+is listed as still to come."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The names a user may import: all of them resolve, none of them costs anything before it is
-used."""
+"""The public names: all of them resolve, and none costs anything before it is used."""
 
 from __future__ import annotations
 

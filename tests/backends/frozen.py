@@ -1,7 +1,7 @@
-"""One batch that never changes, through TRL's trainer and through the reference loop: `python -m
+"""One fixed batch through TRL's trainer and through the reference loop: `python -m
 tests.backends.frozen OUT CASE`.
 
-Only what the model would sample is fixed: TRL rewards it, computes advantages, pads, shuffles,
+Only the samples of the model are fixed: TRL rewards them, computes advantages, pads, shuffles,
 cuts, accumulates and steps by itself.
 """
 
@@ -215,8 +215,8 @@ def trained(
     rewards: tuple[float, ...] = REWARDS,
     **options: Any,
 ) -> tuple[Any, list[torch.Tensor]]:
-    """TRL's trainer after one optimiser step on the batch, and the gradient that step was taken
-    with (None = not asked for)."""
+    """TRL's trainer after one optimiser step on the batch, and the gradient of that step (None: not
+    requested)."""
     from datasets import Dataset
 
     from composer_replication.training.backends.trl import (

@@ -1,5 +1,5 @@
-"""Our fused JSD beside that of the libraries that people use for it: the same value and the same
-gradients of hidden states and head."""
+"""Our fused JSD against the common libraries for it: equal values, equal gradients of hidden states
+and head."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def test_the_temperature_of_sampling_does_not_reach_the_pairs_and_the_hint(tmp_p
 def test_two_ranks_with_accumulation_equal_the_reference_loop(
     tmp_path: Path, repository_root: Path
 ) -> None:
-    """Five pairs over two ranks and two micro-batches: one rank lacks a pair where the other has
-    one."""
+    """Five pairs over two ranks and two micro-batches: one micro-batch has a pair on one rank
+    only."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

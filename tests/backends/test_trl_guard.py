@@ -1,5 +1,5 @@
-"""The rules on a live policy over TRL's rollouts: what they read, and that each of them ends a run.
-The runs alone need TRL."""
+"""The health rules on a live policy with TRL's rollouts: their inputs, and that each of them ends a
+run. Only the runs need TRL."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_step_that_is_not_finite_ends_the_run_before_it_is_taken(tmp_path: Pat
 
 @pytest.mark.usefixtures("needs_trl")
 def test_a_step_without_a_gradient_moves_nothing(tmp_path: Path) -> None:
-    """The moments of the first step would go on moving the weights."""
+    """Without a reset, the optimiser moments of the first step would keep moving the weights."""
     from tests.backends.frozen import move, start_model, trained
 
     trainer, _ = trained("policy", tmp_path, steps=2, rewards=(0.5,) * 8, weight_decay=0.5)

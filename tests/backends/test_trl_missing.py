@@ -1,5 +1,5 @@
-"""Without TRL, or with another version, the trainer can be imported and says what to install when
-it is made."""
+"""Without TRL, or with another version of it, the trainer imports, and its constructor names the
+install command."""
 
 from __future__ import annotations
 

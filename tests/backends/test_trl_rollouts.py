@@ -1,5 +1,5 @@
-"""TRL's rollouts as sessions with hint views: the ids are TRL's own, and the view is what a full
-rendering gives. Needs no TRL."""
+"""TRL's rollouts as sessions with hint views: the ids are TRL's, and each view equals that of a
+full rendering. Runs without TRL."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def answered(name: str, content: str) -> dict[str, Any]:
 def played(
     renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0"
 ) -> TrlRollout:
-    """What TRL's loop would have given: messages end with their end token, everything else is
-    masked."""
+    """The arguments that TRL's loop would pass: messages end with their end token, everything else
+    is masked."""
     turns: list[Turn] = list(OPENING)
     num = 0
     pending: list[str] = []

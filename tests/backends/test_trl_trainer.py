@@ -63,7 +63,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def test_a_model_without_a_weight_to_train_is_refused(tmp_path: Path) -> None:
-    """TRL trains such a model without a word, and nothing moves."""
+    """TRL would train such a model without a warning, and no weight would move."""
     model = start_model().requires_grad_(False)
     args = ComposerReplicationConfig(
         output_dir=str(tmp_path),
@@ -180,8 +180,7 @@ def test_an_unknown_chat_template_is_refused_where_tools_are_called(tmp_path: Pa
 
 
 def test_a_channel_that_stays_starved_stops_the_run(tmp_path: Path) -> None:
-    """Rewards that are all alike give the policy nothing; it was never active, so each step is a
-    bad one."""
+    """Equal rewards give the policy no signal; it was never active, so each step counts as bad."""
     with pytest.raises(
         StoppedError, match="channel policy was starved at step 2, 2 steps in a row"
     ) as caught:
@@ -190,8 +189,8 @@ def test_a_channel_that_stays_starved_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
-    """What TRL generated is what is trained: every row's ids, and every hint's target, stand in the
-    padded batch."""
+    """The padded batch holds the ids of every rollout that TRL generated, and every hint's
+    target."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
 

@@ -1,5 +1,4 @@
-"""`build`: what it says of windows and views, and that one that lost everything is a problem and no
-next step."""
+"""`build`: its report on windows and views, and its error if no hint could be built."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> 
 
 
 def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:
-    """It said "(18 and 0 units)", and never what a unit is."""
+    """It used to print "(18 and 0 units)" without defining a unit."""
     result = recompose("build", "--held_out.by", "repository", cwd=work)
     assert (
         "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in result.out
@@ -94,7 +93,7 @@ def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -
         and "raise build.max_tokens" in result.err
     )
     assert "recompose train" not in result.out
-    assert (work / "recompose/examples/skipped.jsonl").exists()  # what was lost can be looked at
+    assert (work / "recompose/examples/skipped.jsonl").exists()  # the lost views can be inspected
     dry = recompose("build", "--dry-run", "--json", "--build.max-tokens", "150", cwd=work)
     assert dry.code == 1 and dry.value["error"]["exit_code"] == 1
     weights = (

@@ -1,5 +1,5 @@
-"""`recompose curate`: which pairs are left, what is said of the others, and that `build` takes what
-is left."""
+"""`recompose curate`: which pairs remain, the reasons for the others, and that `build` takes the
+remaining ones."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_terminal_names_the_first_of_each_reason(work: Path) -> None:
         "s1:3: chosen: there is no tool 'Reed'" in result.out
         and "not run  chat_template_filter" in result.out
     )
-    assert "s5:3: like s0:3" in result.out  # the duplicate and what it repeats
+    assert "s5:3: like s0:3" in result.out  # the duplicate and its original
 
 
 def test_no_pairs_at_all_is_said_in_words(work: Path) -> None:
@@ -95,7 +95,7 @@ def test_no_pairs_at_all_is_said_in_words(work: Path) -> None:
 
 
 def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: Path) -> None:
-    """Whichever of the two copies is held out, it is the other one that goes."""
+    """Whichever of two copies is held out, the other one is dropped."""
     path = work / "recompose" / "sessions.jsonl"
     from composer_replication.core.codec import read_sessions
     from composer_replication.core.config.data_settings import HeldOutSettings
@@ -105,7 +105,7 @@ def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: P
     copies = [replace(sessions[0], id=f"c{n}") for n in range(12)]
     outside = [s.id for s in copies if is_held_out(s, settings=by)]
     assert 0 < len(outside) < 12
-    # training sessions stand first in the file
+    # training sessions come first in the file
     ordered = sorted(copies, key=lambda s: s.id in outside)
     write_sessions(path, ordered)
     write_lines(

@@ -1,5 +1,5 @@
-"""`demo`: the whole chain with tiny settings, on the student that ships; what it writes, prints,
-and repeats bit for bit."""
+"""`demo`: the complete chain with tiny settings, on the bundled student: its files, its output, and
+bit-for-bit repetition."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
         for arguments in lists:
             settings = [] if verb in ("demo", "init") else ["-c", "demo/recompose.toml"]
             result = recompose(verb, *arguments, *settings, "--json", cwd=folder)
-            # fails where anything stands beside the object
+            # fails if anything else is printed beside the object
             assert result.code == 0 and isinstance(result.value, dict), (verb, result.out)
 
 

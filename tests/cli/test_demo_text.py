@@ -67,7 +67,8 @@ CASES = [
         DOWN,
         (0.5, None, None),
         (UP, OPEN),
-        "Worse than before and than the placebo; hinted mistakes not decided; other mistakes +0.400 per episode (rose).",
+        "Worse than before and than the placebo; hinted mistakes not decided; "
+        "other mistakes +0.400 per episode (rose).",
     ),
     (
         UP,

@@ -1,5 +1,5 @@
-"""`evaluate`: rows of a run, its start and its controls, played anew in every call, bit for bit the
-same for the same seed."""
+"""`evaluate`: rows of a run, of its start and of its controls; the same seed gives the same
+episodes bit for bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAGS = ("--evaluate.tasks", "8", "--evaluate.samples", "200")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work folder with a run and three controls, of which the last nulls no signal."""
+    """A work folder with a run and three controls, the last of which nulls no signal."""
     work = tmp_path_factory.mktemp("judged") / "recompose"
     for name, shift, placebo in (
         ("not", 0.05, ()),

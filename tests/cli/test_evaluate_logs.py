@@ -1,5 +1,5 @@
-"""`train.fork` and `evaluate --logs` on a small work folder: the plan before training, the rows
-after it, and what is refused."""
+"""`train.fork` and `evaluate --logs` in a small work folder: the plan before training, the rows
+after it, and the refusals."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
 
 
 def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path) -> None:
-    """The split is the run's own; examples that hold a held-out session are found, and examples
-    that are gone are told."""
+    """The split is that of the run; examples of a held-out session are found, and missing examples
+    are reported."""
     # these flags do not name the split
     result = recompose("evaluate", "main", "--logs", "--dry-run", "--json", cwd=folder)
     assert (

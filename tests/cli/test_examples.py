@@ -112,8 +112,8 @@ def test_an_examples_own_file_builds_trains_evaluates_and_exports(
 def test_an_examples_forks_and_its_live_rollouts_are_trained_on(
     folder: str, tmp_path: Path
 ) -> None:
-    """Random weights make no call, so of forks no failure is left; what is seen is that they were
-    written and judged."""
+    """Random weights make no calls, so no failure remains to train on; the forks must be written
+    and judged."""
     work = tmp_path / "recompose"
     logs_in(work)
     model = random_student(tmp_path / "student", CASES[folder][1])

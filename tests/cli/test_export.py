@@ -1,5 +1,5 @@
-"""`recompose export`: what is loaded back is what was trained, with its template and its story;
-nothing is overwritten."""
+"""`recompose export`: the exported folder loads as the trained weights, with template and history;
+no file is overwritten."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_overwritten(
 
 
 def without_checkpoints(run: Path, target: Path) -> None:
-    """A run whose checkpoints were removed."""
+    """A run whose checkpoints have been removed."""
 
     shutil.copytree(run, target)
     shutil.rmtree(target / "checkpoints")

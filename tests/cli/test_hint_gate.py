@@ -45,7 +45,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def audit(work: Path, *strong_kinds: str, student: str = "tiny") -> None:
-    """What `hints --audit` would have written, had it measured this."""
+    """Write the file that `hints --audit` would write for these measurements."""
     folder = work / "recompose"
     kinds = [{"kind": kind, "n": 9, "keeps": kind in strong_kinds} for kind in (WEAK, GOOD)]
     write_json(

@@ -1,5 +1,5 @@
-"""`recompose hints --writer reader`: recorded readings to sites and hints, a paid one against a
-ceiling, and what is refused."""
+"""`recompose hints --writer reader`: from recorded readings to sites and hints, a paid reader under
+a ceiling, and the refusals."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def endpoint_config(url: str, *, max_usd: float = 1.0) -> str:
 
 
 def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path) -> None:
-    """A real HTTP server on this machine; the sessions were ingested without redaction, and what is
-    sent is redacted all the same."""
+    """A real HTTP server on this machine; the sessions were ingested without redaction, and the
+    requests are redacted all the same."""
     secrets = planted(per_kind=2)
     text = "\n".join(one.text for one in secrets)
     (work / "logs" / "one.jsonl").write_text("\n".join(log_lines(text)) + "\n", "utf-8")
@@ -160,8 +160,8 @@ def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Pat
 def test_a_reader_on_this_machine_is_not_asked_over_http(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kind = "local" means a model of this machine for the reader as for `replay`; a script stands
-    for it here."""
+    """kind = "local" means a model on this machine, for the reader as for `replay`; a script
+    replaces it here."""
     opened: list[str] = []
     with Endpoint(act=lambda body: '{"mistakes": []}') as endpoint:
         (work / "recompose.toml").write_text(

@@ -1,4 +1,4 @@
-"""`ingest`, `sites` and `hints` on small logs: what is written, what is refused, what is said."""
+"""`ingest`, `sites` and `hints` on small logs: their files, their refusals, their output."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def result(uuid: str, parent: str, call_id: str, text: str, *, error: bool = Fal
 
 
 def log_lines(text: str = "Please fix the cart.") -> list[str]:
-    """A read, then an edit whose old string is not in the file, then what came after."""
+    """A read, then an edit whose old string is not in the file, then the later turns."""
     return [
         record("u1", None, {"role": "user", "content": text}),
         assistant(

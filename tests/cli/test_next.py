@@ -1,4 +1,4 @@
-"""Every `next` line, walked as it is printed: none ends in a refusal."""
+"""Every printed `next` line is run as printed: none of them ends in a refusal."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def arguments_of(command: str) -> list[str]:
 
 @pytest.mark.train
 def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
-    """The tiny student of the defaults: no audit is asked for that would keep no hint, and nothing
-    that needs the workshop."""
+    """With the default tiny student, no step asks for an audit that would keep no hint, or for
+    anything of the workshop."""
     command, walked = f"recompose ingest {LOGS}", []
     while command and len(walked) < 12:
         argv = arguments_of(command)
@@ -131,8 +131,8 @@ def three(
     empty: tuple[str, ...] = (),
     add: tuple[str, ...] = (),
 ) -> None:
-    """Three sessions with a mistake and a hint each; settings, artefacts that are not there, that
-    hold nothing, that are there besides."""
+    """Three sessions with a mistake and a hint each, in several states: other settings, and
+    missing, empty or additional artefacts."""
     fill(work / "recompose", [session(f"sess-{n}", text=f"Please fix test {n}.") for n in "abc"])
     (work / "recompose.toml").write_text(toml, "utf-8")
     for name in without:
@@ -200,7 +200,7 @@ def flat(text: str) -> str:
 
 
 def run_line(command: str, work: Path) -> CliResult:
-    """A line as it is printed; what trains or plays is not begun."""
+    """Run a line as printed; training and playing are dry runs."""
     argv = arguments_of(command)
     return recompose(
         *argv,
@@ -238,10 +238,10 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
             message = flat(result.out + result.err)
             if result.code:
                 assert "Traceback" not in message and "bug" not in message
-                if walked == [f"recompose {verb}"]:  # asked for by hand: it says what to do
+                if walked == [f"recompose {verb}"]:  # run by hand: the error says what to do
                     assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, message)
                     break
-                if arguments_of(command)[0] == "ingest":  # which folder to read, it does not guess
+                if arguments_of(command)[0] == "ingest":  # it does not guess the folder
                     assert "recompose ingest PATH" in message
                     break
                 assert arguments_of(command)[0] == "build", (state, walked, message)

@@ -1,5 +1,5 @@
-"""`rollouts.env` by path: the environment of docs/rollouts.md, trained in through the command line,
-and what is refused."""
+"""`rollouts.env` by path: the environment of docs/rollouts.md trains through the command line, and
+the refusals."""
 
 from __future__ import annotations
 

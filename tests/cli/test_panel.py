@@ -1,5 +1,4 @@
-"""The live panel of `train`: what stands on it after known steps, 80 columns wide, and never a
-NaN."""
+"""The live panel of `train`: its rows after known steps, 80 columns wide, never with a NaN."""
 
 from __future__ import annotations
 

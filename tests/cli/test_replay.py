@@ -1,5 +1,5 @@
-"""`recompose replay` on sessions recorded in the workshop: from logs to pairs and anchors, and what
-it refuses."""
+"""`recompose replay` on sessions recorded in the workshop: from logs to pairs and anchors, and its
+refusals."""
 
 from __future__ import annotations
 

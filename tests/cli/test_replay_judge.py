@@ -37,8 +37,8 @@ def folder(tmp_path: Path, url: str, *, family: str = "yew", **settings: Any) ->
 
 
 def act(body: dict[str, Any]) -> Any:
-    """Every teacher says the same in words of its own; the judge finds the same what begins with
-    the same word."""
+    """Every teacher answers the same in different words; the judge calls two messages the same if
+    they begin with the same word."""
     if body["model"] != "yew-1":
         return f"Look at it, says {body['model']}."
     message_a, message_b = (

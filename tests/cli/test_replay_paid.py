@@ -1,5 +1,5 @@
-"""`recompose replay` against a real HTTP server: nothing is paid twice or lost, the ceiling holds,
-the key stands nowhere."""
+"""`recompose replay` against a real HTTP server: no answer is paid for twice or lost, the ceiling
+holds, the key is written nowhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = tuple(behaviour for behaviour in BEHAVIOURS if behaviour != "ok")
 
 
 def troubled(number: int, body: dict[str, Any]) -> str:
-    """Every fourth request meets a fault; a hang is rarer, because it takes time."""
+    """Every fourth request meets a fault; a hang is rarer because it takes time."""
     rng = random.Random(number)
     if rng.random() < 0.75:
         return "ok"
@@ -37,7 +37,7 @@ def troubled(number: int, body: dict[str, Any]) -> str:
 
 
 def answered_in(work: Path) -> set[str]:
-    """The endpoint's names of the requests whose answers the ledger holds."""
+    """The endpoint's names for the requests whose answers are in the ledger."""
     db = sqlite3.connect(work / LEDGER_NAME)
     rows = db.execute("SELECT reply FROM calls WHERE state = 'answered'").fetchall()
     db.close()
@@ -81,7 +81,7 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
             totals = ledger.totals()
         assert totals.num_in_flight == 0 and totals.num_lost > 0
         assert endpoint.billed_usd <= totals.booked_usd <= 4.0
-        # What was answered twice was in flight at a kill, and stands among the lost.
+        # A request answered twice was in flight at a kill, and is counted among the lost.
         twice = [
             name
             for name, count in Counter(
@@ -302,7 +302,7 @@ def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time
 def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
     tmp_path: Path, keyed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sessions were not redacted when they were written: what leaves the machine is, all the
+    """The sessions were not redacted when they were written; the requests are redacted all the
     same."""
     monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery-staple-9")
     with Endpoint() as endpoint:
@@ -411,8 +411,8 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
 def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
     tmp_path: Path, keyed: None
 ) -> None:
-    """It answers 200 with something that is no answer: the ceiling is not eaten, not blamed, and
-    what is lost can be settled by hand."""
+    """The endpoint answers 200 without an answer: the ceiling is neither used up nor blamed, and
+    the losses can be settled by hand."""
     with Endpoint(plan=lambda number, body: "no_choices") as endpoint:
         prepare(tmp_path, endpoint.url, sessions=20, steps=5, sessions_at_once=4)
         result = recompose("replay", "--max-usd", "3", cwd=tmp_path)
@@ -434,8 +434,8 @@ def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
 def test_a_bill_above_its_booking_is_told_by_name_and_ends_it_with_an_error(
     tmp_path: Path, keyed: None
 ) -> None:
-    """The teachers' prices are set to a thousandth of what is billed: what came is in the files,
-    and the exit code is no 0."""
+    """The teachers' prices are set to a thousandth of the bill: the answers are in the files, and
+    the exit code is not 0."""
     with Endpoint(input_usd=1.0) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=6, steps=4, sessions_at_once=2)
         result = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)

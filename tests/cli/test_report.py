@@ -1,4 +1,4 @@
-"""`report`: a run or the audit, as one file; what --json says is what stands on the page."""
+"""`report`: a run or the audit as one file; --json prints the numbers of the page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`train --resume`: latest, a checkpoint, a dry run, Ctrl-C, a second launch; each names the
-command that goes on, and it works."""
+command that continues, and it works."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def work(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained, tmp_path / "w", symlinks=True)
-    # between its last checkpoint and its end: it may go on
+    # between its last checkpoint and its end: it can be resumed
     first(tmp_path / "w").update(state="stopped:interrupted")
     return tmp_path / "w"
 
@@ -57,7 +57,7 @@ def first(work: Path) -> RunDir:
 
 
 def flat(result: CliResult) -> str:
-    """What was said on both streams, without the frames of boxes and the breaks in lines."""
+    """The output of both streams, without box frames and line breaks."""
     return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", result.out + result.err))
 
 

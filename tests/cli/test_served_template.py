@@ -1,5 +1,5 @@
-"""A trained folder carries the template it was trained with: served by anybody, it reads what it
-learned to read."""
+"""A trained folder carries the template of its training: any server renders the prompts that the
+model learned to read."""
 
 from __future__ import annotations
 

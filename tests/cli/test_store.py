@@ -1,5 +1,5 @@
-"""The store accumulates: nothing that was ingested is lost, nothing that is told about it is of an
-older one."""
+"""The store accumulates: no ingested session is lost, and every count describes the stored
+version."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def workdir(tmp_path: Path) -> Path:
 
 
 def ingest(workdir: Path, *more: str) -> dict[str, list[str]]:
-    """What `ingest` says became of the store."""
+    """The store report of `ingest`."""
     result = recompose("ingest", "logs", "--json", *more, cwd=workdir)
     assert result.code == 0, result.out
     return result.value["store"]
@@ -119,7 +119,7 @@ def test_what_holds_less_never_replaces_what_holds_more(workdir: Path, lines: li
     )
     write(workdir / "logs" / "one.jsonl", lines)
     assert ingest(workdir)["shorter"] == [SESSION]
-    # what is told of it is of what is stored
+    # the report describes the stored version
     assert {**remembered(workdir)[SESSION], "last_seen": known["last_seen"]} == known
     assert (workdir / "recompose" / "sessions.jsonl").read_bytes() == before
     assert "the longer one stays" in recompose("ingest", "logs", cwd=workdir).out
@@ -292,7 +292,7 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(workdir: P
         for path in work.rglob("*")
         if path.is_file() and SESSION.encode() in path.read_bytes()
     }
-    # ingest.json: what stays out
+    # ingest.json lists the sessions that stay out
     assert {parts[1] if parts[0] == "runs" else parts[0] for parts in holding} - {
         "ingest.json"
     } == named
@@ -339,7 +339,7 @@ def test_what_was_stored_with_secrets_gives_way_to_the_reading_without(workdir: 
     write(workdir / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}."))
     ingest(workdir, "--ingest.redact", "false")
     assert MADE_UP_KEY.encode() in (workdir / "recompose" / "sessions.jsonl").read_bytes()
-    # even where it holds less now
+    # even if it holds less now
     write(workdir / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}.")[:3])
     assert ingest(workdir)["sessions"] == 1
     assert MADE_UP_KEY.encode() not in (workdir / "recompose" / "sessions.jsonl").read_bytes()
@@ -435,7 +435,7 @@ def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
         assert refused(recompose(*arguments, cwd=older)), arguments
     # told once, all of it
     assert "recompose sites, then recompose hints" in recompose("build", cwd=older).err
-    # the session itself is what it is; what was found in it is left out
+    # the session is unchanged; its sites are left out
     outcome = recompose("show", "session", "s001", cwd=older)
     assert (
         outcome.code == 0

@@ -1,4 +1,4 @@
-"""`build`, `train`, `show example|pair|run` with the tiny student: what is written, what is refused
+"""`build`, `train`, `show example|pair|run` with the tiny student: their files, and the refusals
 before anything is spent."""
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
 def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training(
     work: Path, fraction: str, by: str, message: str
 ) -> None:
-    """It was told only after training, by an evaluation that found nothing to judge."""
+    """This used to fail only after training, in an evaluation without anything to judge."""
     files_before = files(work)
     result = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
     error_text = " ".join(result.err.split())
@@ -214,8 +214,8 @@ def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Pa
 def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(
     work: Path, flags: tuple[str, ...]
 ) -> None:
-    """In rows a pair counts twice its longer side, so it can be too long where every example
-    fits."""
+    """In the rows layout a pair counts twice its longer side, so it can be too long even if every
+    example fits."""
     files_before = files(work)
     data = load_dataset(work / "recompose" / "examples", tokenizer_sha256=None)
     (pair,), widest = (
@@ -358,7 +358,7 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
 
 
 def test_the_audit_counts_the_hints_that_could_not_be_built(work: Path) -> None:
-    """What does not fit was dropped without a word: "4 sites" where there were 17 hints."""
+    """Hints that do not fit used to be dropped silently: "4 sites" for 17 hints."""
     hints = [
         json.loads(line)
         for line in (work / "recompose" / "hints.jsonl").read_text("utf-8").splitlines()

@@ -1,5 +1,5 @@
-"""`train` with rollouts.env: no data set is needed, the plan says what is played, and each step has
-one line."""
+"""`train` with rollouts.env: it needs no data set, the plan names the rollouts, and each step
+prints one line."""
 
 from __future__ import annotations
 

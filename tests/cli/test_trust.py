@@ -1,5 +1,5 @@
-"""A settings file may come from a stranger: what in it runs, sends or reaches out of its folder
-counts only once it is trusted."""
+"""A settings file may come from a stranger: settings that run code, send data or leave the folder
+count only after `recompose trust`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MARK = "import pathlib, sys\npathlib.Path({mark!r}).write_text('ran')\n"
 
 @pytest.fixture(autouse=True)
 def nobody_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The list of a user who has trusted nothing; returns its path."""
+    """Set the trust list of a user who has trusted nothing; return its path."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path / "config" / "recompose" / "trusted.json"
@@ -77,7 +77,7 @@ def ran(tmp_path: Path) -> bool:
 
 
 def powers(text: str, tmp_path: Path) -> list[str]:
-    """What is refused in a file of this text."""
+    """The refused settings of a file with this text."""
     file = settings(tmp_path, text)
     try:
         load_config([file], start=tmp_path)
@@ -86,7 +86,7 @@ def powers(text: str, tmp_path: Path) -> list[str]:
     return []
 
 
-# ---- what is a power ----
+# ---- which settings are powers ----
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path
 def test_a_program_beside_the_file_is_trusted_as_it_was(
     strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, program: str
 ) -> None:
-    """After a pull the settings may be the same, and what they name another program."""
+    """After a pull the settings may be unchanged while a program that they name has changed."""
     (strange / "scan.sh").write_text("#!/bin/sh\nexit 0\n")
     (strange / "scan.sh").chmod(0o755)
     (strange / "mine").mkdir()
@@ -357,7 +357,7 @@ def test_a_program_beside_the_file_is_trusted_as_it_was(
 def test_a_command_of_the_file_names_programs_beside_the_file(
     strange: Path, tmp_path: Path
 ) -> None:
-    """And never what happens to lie in the folder that somebody stands in."""
+    """A file of that name in the current folder is never used instead."""
     below = strange / "vendor"
     below.mkdir()
     for folder, code in ((strange, "exit 0"), (below, f"touch {tmp_path / 'mark'}")):
@@ -384,8 +384,8 @@ VERB_OF = {"sites": ("sites",), "hints": ("hints",), "rollouts": ("train", "--dr
 def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
     strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, package: bool
 ) -> None:
-    """The call came from a subfolder with a mine.py of its own, and "." was on PYTHONPATH: that one
-    ran, under "(trusted)"."""
+    """The call came from a subfolder that has its own mine.py, and "." was on PYTHONPATH: that file
+    ran, reported as "(trusted)"."""
     name = f"mine_{key.replace('.', '_')}_{package}"
     below = strange / "sub"
     for folder, code in ((strange, FIND), (below, MARK.format(mark=str(tmp_path / "mark")) + FIND)):
@@ -429,7 +429,7 @@ def test_a_file_that_a_recipe_names_is_the_one_beside_the_recipe(tmp_path: Path)
 def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(
     strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A .pyc that a project ships is not among what was hashed."""
+    """A .pyc that a project ships is not part of the hashed files."""
     file, spoiled = strange / "cached_kinds.py", tmp_path / "spoiled.py"
     file.write_text(FIND, "utf-8")
     spoiled.write_text(MARK.format(mark=str(tmp_path / "mark")) + FIND, "utf-8")
@@ -625,8 +625,8 @@ def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path,
 def test_replay_says_to_which_host_with_which_variable(strange: Path) -> None:
     settings(
         strange,
-        '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n[replay.teacher.mine]\nmodel = "acme/m"\n'
-        'base_url = "http://localhost:1/v1"\nkey_env = ""\n',
+        '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n'
+        '[replay.teacher.mine]\nmodel = "acme/m"\nbase_url = "http://localhost:1/v1"\nkey_env = ""\n',
     )
     result = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
     assert result.value["settings_read"]["sends"] == [
@@ -668,7 +668,7 @@ def test_programs_and_detectors_see_no_keys(
     }
 
 
-# ---- relatives: what else in a stranger's folder could run ----
+# ---- other things in a stranger's folder that could run ----
 
 
 def test_a_file_called_default_is_no_recipe(

@@ -1,5 +1,5 @@
-"""The command line itself: usage errors, boxes, exit codes, what happens without PyTorch, and that
-`init` and `doctor` tell the truth."""
+"""The command line itself: usage errors, boxes, exit codes, behaviour without PyTorch, and correct
+`init` and `doctor`."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_without_torch_a_verb_that_needs_it_prints_the_install_line(
 def test_doctor_names_the_next_step_of_the_work_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: bool
 ) -> None:
-    """Logs of an agent that are not there say nothing about work that is in progress."""
+    """Absent logs of an agent must not hide work that is in progress."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     if logs:
         (tmp_path / "claude" / "projects").mkdir(parents=True)
@@ -232,7 +232,7 @@ CALLS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_without_torch_no_verb_ends_in_a_bug(tmp_path: Path, verb: str) -> None:
-    """Each says what is missing, or works."""
+    """Each verb names what is missing, or works."""
     fill(tmp_path / "recompose", [session()])
     (tmp_path / "recompose" / "preferences.jsonl").write_text("", "utf-8")
     write_dataset(
@@ -308,8 +308,8 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str:
-    """What a command writes to a real terminal (a pseudo-terminal of 100 columns); `typed` is what
-    the user types."""
+    """The output of a command on a real terminal (a pseudo-terminal of 100 columns); `typed` is the
+    user's input."""
     master, slave = pty.openpty()
     os.write(master, typed.encode())
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")} | {
@@ -326,7 +326,7 @@ def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str
         while True:
             try:
                 piece = os.read(master, 65536)
-            except OSError:  # Linux says so when the other side has closed
+            except OSError:  # Linux raises this once the other side has closed
                 break
             if not piece:
                 break

@@ -35,7 +35,7 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]markup[/bold] \u202etxt.exe \x9b2J"
 
 @dataclass(frozen=True, slots=True)
 class CliResult:
-    """What a command line printed, and its exit code."""
+    """The output of a command line and its exit code."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class CliResult:
 
     @property
     def value(self) -> Any:
-        """The JSON object on stdout; fails where there is anything else."""
+        """The JSON object on stdout; fails if anything else was printed."""
         return json.loads(self.out)
 
 
@@ -92,8 +92,8 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def session(name: str = "sess-aaaa", *, text: str = "Please fix the test.") -> Session:
-    """Seven turns: a good read, then an edit of a file that does not exist, its error, and what
-    came later."""
+    """Seven turns: a good read, then an edit of a file that does not exist, its error, and the
+    later turns."""
     model = "claude-test-1"
     turns = (
         Turn(role="user", author="human", blocks=(Text(text),)),

@@ -1,5 +1,5 @@
-"""Judging on one's own logs: which sites count, what a row says of known outcomes, and when a
-change is claimed."""
+"""Evaluation on one's own logs: which sites count, the row of known outcomes, and when a change is
+claimed."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def fork(held_site: HeldSite, outcome: Outcome, number: int) -> Fork:
 
 
 def rows_of(held_sites: HeldOut, **outcomes: str) -> dict[str, list[Fork]]:
-    """Rows whose sites all have the outcomes named, in turn: before="same ok" -> half of the
+    """Rows in which all sites have the named outcomes in turn: before="same ok" -> half of the
     samples of each site."""
     outcomes_of_row: Mapping[str, list[Any]] = {
         name: text.split() for name, text in outcomes.items()

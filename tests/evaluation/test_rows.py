@@ -1,4 +1,4 @@
-"""Rows and differences against players whose numbers are known beforehand."""
+"""Rows and differences for players with known numbers."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[Episod
 def test_tasks_are_resampled_within_their_block_wherever_they_stand(
     oracle: list[EpisodeResult],
 ) -> None:
-    """Every second task by name is of the block in which b fails: within a block nothing varies, so
-    neither does what is resampled."""
+    """Every second task by name is in the block in which b fails: within a block nothing varies, so
+    neither do the resampled values."""
     number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
     half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
     comparison = paired(
@@ -170,8 +170,8 @@ def test_a_player_compared_with_itself_shows_nothing(sandbox: Sandbox) -> None:
 
 
 def test_pairing_uses_each_tasks_own_difference(oracle: list[EpisodeResult]) -> None:
-    """Half of the tasks succeed for both: unpaired that would be noise, paired it is exactly
-    nothing."""
+    """Half of the tasks succeed for both: unpaired that would be noise, paired the difference is
+    exactly zero."""
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(oracle)]
     same = pair_of(half, [replace(p) for p in half])[SUCCESS]
     other_half = [replace(p, reward=float(i % 2 == 0)) for i, p in enumerate(oracle)]
@@ -284,8 +284,8 @@ def test_a_channel_is_compared_with_its_own_placebo() -> None:
 def test_a_family_is_compared_where_both_could_make_its_mistake(
     oracle: list[EpisodeResult],
 ) -> None:
-    """ "C" is open only in an episode that ended with the right files: where one player had no
-    chance, nothing is compared."""
+    """ "C" is open only in an episode that ended with the right files: tasks on which one player had
+    no opportunity are not compared."""
     half = [
         replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)
     ]

@@ -1,5 +1,5 @@
-"""Bootstrap over clusters: seeded, and it covers the truth where an interval over single values
-does not."""
+"""Bootstrap over clusters: it is seeded, and it covers the truth in cases in which an interval over
+single values does not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who plays what, alone: tasks that nobody trains on, no hint anywhere, the same seed the same
-episodes."""
+"""Who plays what, unaided: tasks outside training, no hint anywhere, and equal episodes for equal
+seeds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def play_it(
 
 
 def reading_parrot() -> Parrot:
-    """Reads the file of the first task with the right name, then says that it is done."""
+    """Reads the file of the first task with the right name, then claims that it is done."""
     (task,) = make_tasks(1, seed=stage_seed(3, "evaluate"), split="heldout")
     reads = Turn(
         role="assistant",
@@ -202,7 +202,7 @@ def test_an_episode_with_a_hint_or_another_reward_is_refused(kind: Any, sandbox:
     envs = list[WorkshopEnv]()
 
     def hinted_once(task: Task, **more: Any) -> WorkshopEnv:
-        """The environment that is played in has the hint, those that check it have none."""
+        """The environment that plays the episode has the hint; those that check it have none."""
         envs.append((WorkshopEnv if envs else kind)(task, **more))
         return envs[-1]
 

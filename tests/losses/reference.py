@@ -2,7 +2,7 @@
 gradients by central differences.
 
 Nothing here is shared with the package. Functions take student, teacher and `held`: the student's
-logits as a constant, for what a stop-gradient encloses. Shapes: (N, V) in, (N,) out.
+logits as a constant, for terms inside a stop-gradient. Shapes: (N, V) in, (N,) out.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def eopd_soft(h_max: float | None) -> Rows:
 
 
 def gradient(fn: Rows, s: Array, t: Array, h: float = 1e-5) -> Array:
-    """Of the sum of the rows with respect to s; what a stop-gradient encloses stays where it is."""
+    """Gradient of the sum of the rows with respect to s; values inside a stop-gradient stay
+    constant."""
     out = np.zeros_like(s)
     for index in np.ndindex(*s.shape):
         step = np.zeros_like(s)

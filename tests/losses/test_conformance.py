@@ -196,7 +196,7 @@ def run_sdpo(case: Case) -> Got:
 
 
 def run_linear(case: Case) -> Got:
-    """The projection by hand, the divergence on logits: what the fused kernel must equal."""
+    """The projection by hand, the divergence on logits: the fused kernel must equal it."""
     p, x = case["params"], INPUTS["linear"]
     hidden, weight = (
         f64(x["student_hidden"]).requires_grad_(),
@@ -338,7 +338,7 @@ def run_logps(case: Case) -> Got:
 
 
 class Rollouts:
-    """Four rollouts of up to five tokens, flat: what `grpo` cases share."""
+    """Four rollouts of up to five tokens, flat: shared by the `grpo` cases."""
 
     def __init__(self) -> None:
         x = INPUTS["grpo"]

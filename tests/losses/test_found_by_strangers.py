@@ -1,5 +1,4 @@
-"""Faults that a reviewer found in the losses, held down: what other tests of these functions did
-not ask."""
+"""Regression tests for faults that a reviewer found in the losses."""
 
 from __future__ import annotations
 

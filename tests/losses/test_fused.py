@@ -225,7 +225,7 @@ def test_there_is_no_second_derivative_and_it_says_so() -> None:
         torch.autograd.grad(fused_entropy(student_ND, head).sum(), student_ND, create_graph=True)
 
 
-# ---- what is made: tensors and products ----
+# ---- allocations: tensors and products ----
 
 
 class Watch(TorchDispatchMode):
@@ -282,7 +282,7 @@ def test_no_matrix_of_all_logits_is_made(name: str, dtype: torch.dtype) -> None:
     student_ND, head, teacher_ND, _ = make(n=n, v=v, d=6, dtype=dtype)
     with Watch() as watch:
         values_N = losses_of(student_ND, head, teacher_ND, chunk)[name]()
-        # no multiple of ones: the head's gradient is made anew
+        # no multiple of ones: the head's gradient is computed again
         (values_N * torch.arange(n)).sum().backward()
     assert watch.largest == max(
         v * 6, chunk * v * (3 if name in ("jsd", "kl") else 2 if name == "entropy" else 1), n * 6
@@ -429,7 +429,7 @@ def test_the_split_product_is_exact_to_float32() -> None:
     a, b = torch.randn(30, 200), torch.randn(200, 10).bfloat16()
     exact = a.double() @ b.double()
     assert (fused_sweep.split_product(a, b) - exact).norm() < 2e-5 * exact.norm()
-    # what the split is for
+    # why the products are split
     assert (fused_sweep.mixed_product(a.bfloat16(), b) - exact).norm() > 1e-3 * exact.norm()
 
 
@@ -464,7 +464,7 @@ def test_identity_is_exactly_zero_with_zero_gradient(beta: float, dtype: torch.d
 def test_identity_is_exactly_zero_however_far_below_the_top_a_token_is(
     beta: float, dtype: torch.dtype
 ) -> None:
-    """Exponents are held where they would vanish: those of one side alone would make equal rows
+    """Exponents are clamped before they underflow: if one side alone were clamped, equal rows would
     differ by 1e-30."""
     hidden_ND = torch.tensor(
         [[0.0, -30.0, -80.0, -90.0, -700.0], [5.0, -torch.inf, 0.0, -65.0, -75.0]], dtype=dtype
@@ -520,7 +520,7 @@ def test_one_hot_students_and_teachers_stay_finite(name: str) -> None:
     )
 
 
-# ---- where it is called ----
+# ---- call sites ----
 
 
 @pytest.mark.parametrize("name", ["jsd", "kl", "logprobs", "entropy", "rows"])
@@ -609,8 +609,7 @@ def test_rows_that_a_view_skips_are_no_different() -> None:
 def test_the_compiled_variant_gives_the_same(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is given to the compiler, as it is and compiled; the latter takes most of this file's
-    time."""
+    """The compiled functions, plain and compiled; compilation takes most of this file's time."""
     if not compiled:
         monkeypatch.setattr(fused_compiled, "_compiled", lambda: fused_compiled._jsd)
     elif not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
@@ -635,7 +634,7 @@ def test_the_compiled_variant_gives_the_same(
         same(*(gradients(values_N, grad_N, student_ND, head) for values_N in outputs))
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 def test_what_does_not_match_is_refused_by_name() -> None:

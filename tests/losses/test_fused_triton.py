@@ -17,7 +17,7 @@ import pytest
     reason="triton comes with torch's CUDA builds; this torch has none",
 )
 def test_the_kernel_gives_what_the_eager_one_gives(repository_root: Path) -> None:
-    """In a process of its own, as the interpreter is chosen when triton is imported."""
+    """In its own process, because triton chooses the interpreter when it is imported."""
     completed = subprocess.run(
         [sys.executable, "-m", "tests.losses.triton_child"],
         cwd=repository_root,

@@ -12,15 +12,15 @@ import pytest
 
 from composer_replication import losses
 
-# the fused kernels compute what the row functions define, and are held to them in test_fused.py;
-# the Triton one needs triton to import
+# the fused kernels compute the row functions, and test_fused.py compares them; the Triton kernel
+# needs triton to import
 MODULES = [
     f"{losses.__name__}.{m.name}"
     for m in pkgutil.iter_modules(losses.__path__)
     if not m.name.startswith("fused_")
 ]
-# the kernel's front, channel bookkeeping and the total are told elsewhere, the guide's names in
-# docs/coming_from_the_guide.md
+# other pages describe the fused functions, channel bookkeeping and the total;
+# docs/coming_from_the_guide.md describes the guide's names
 ELSEWHERE = {"fused", "channel", "total", "guide"}
 
 

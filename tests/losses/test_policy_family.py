@@ -1,5 +1,5 @@
-"""The field's policy losses against formulae written out token by token in float64, and what the
-clamps and masks promise."""
+"""The field's policy losses against formulae written out token by token in float64, and the
+guarantees of clamps and masks."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def agrees(fn: Ours, expected: Expected) -> bool:
             value.detach().numpy(), expected(now, now, then, a, ref), rtol=1e-10, atol=1e-12
         )
         and np.allclose(leaf.grad.numpy(), slope, rtol=1e-6, atol=1e-8)
-        and others[0].grad is None  # what the sampler said is data
+        and others[0].grad is None  # the sampler's log-probs are data
         and others[2].grad is None
     )
 

@@ -315,8 +315,8 @@ def test_scales_divide_by_the_running_mean_or_not_at_all() -> None:
 
 
 def test_the_running_mean_is_exponential_and_corrected_for_its_start() -> None:
-    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean stays behind
-    where norms move."""
+    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean lags behind
+    moving norms."""
     norms = np.random.default_rng(3).uniform(0.5, 2.0, 30)
     mean, moment = RunningMean(), 0.0
     for n, norm in enumerate(norms, start=1):

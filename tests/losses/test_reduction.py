@@ -1,4 +1,4 @@
-"""Reductions as weights: what a step's loss is does not depend on how the step was cut."""
+"""Reductions as weights: the loss of a step does not depend on how the step was cut."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ TAU = 1.5  # between the entropies of the teachers that `pair` makes
 
 @dataclass(frozen=True)
 class Row:
-    """One function with its options bound, its reference, and what holds of it."""
+    """One function with its options bound, its reference, and its properties."""
 
     fn: Fn
     expected: reference.Rows
-    divergence: bool = True  # 0 with zero gradient where student = teacher, never below 0
+    divergence: bool = True  # 0 with zero gradient if student = teacher, never below 0
     limit: float = np.inf
     drops: bool = True  # a column of -inf on both sides equals no column
 
@@ -319,7 +319,7 @@ def test_known_wrong_variants_do_not_agree(name: str) -> None:
     assert not agrees(fn, ROWS[right].expected)
 
 
-# ---- what single functions promise ----
+# ---- properties of single functions ----
 
 
 def test_top_k_of_the_whole_vocabulary_is_the_full_divergence() -> None:
@@ -347,8 +347,8 @@ def test_the_tail_of_a_vocabulary_whose_rest_does_not_exist_is_no_number_trap() 
 
 
 def test_the_tails_floor_is_a_floor_and_gives_no_gradient() -> None:
-    """What a sure teacher puts on its tail is 1e-7 at least in TRL and lasgroup; exact here unless
-    asked for."""
+    """The tail mass of a certain teacher is at least 1e-7 in TRL and lasgroup; here it is exact
+    unless a floor is requested."""
     s, t = torch.tensor([[0.5, 0.0, 0.2]]).double(), torch.tensor([[60.0, 0.0, 0.0]]).double()
     options = {"k": 1, "support": "teacher", "rest": "tail", "beta": 1.0}
     p, tail = reference.softmax(s.numpy())[0, 0], 2 * np.exp(-60.0)

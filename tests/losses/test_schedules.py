@@ -1,4 +1,4 @@
-"""TAID's schedule: the published rule, and the step without a site, which is none."""
+"""TAID's schedule: the published rule, and steps without a site, which do not advance it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_step_without_a_site_is_not_an_update() -> None:
                 silent.momentum,
                 silent.previous_loss,
             )
-            silent.update(math.nan, step=step, tokens=0)  # the mean of nothing
+            silent.update(math.nan, step=step, tokens=0)  # the mean of no tokens
             trapped.update(0.0, step=step, tokens=1)
     assert silent.t == stepped.t and stepped.t > 0.45
     assert trapped.t < 0.42 and trapped.momentum < -1e12

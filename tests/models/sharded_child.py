@@ -15,7 +15,7 @@ from tests.models.test_head import HIDDEN_ND, Wrapped
 
 
 def main(path: str) -> None:
-    """Give this rank's half of the rows to the fused loss, and write what came of it."""
+    """Give this rank's half of the rows to the fused loss, and write the results."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     model = Wrapped(bias=True)

@@ -1,5 +1,5 @@
-"""The head of a model as one matrix: what families do behind it, LoRA on it, shards of it; and what
-is refused."""
+"""The head of a model as one matrix: post-processing by family, LoRA on it, shards of it; and the
+refusals."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ def test_projected_hidden_states_are_the_models_own_logits(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_on_the_right_reaches_no_token(family: str) -> None:
-    """Without a mask: whatever stands behind a row's end, its hidden states are those of the row
-    alone and of a masked forward."""
+    """Without a mask: whatever follows a row's end, its hidden states are those of the row alone
+    and of a masked forward."""
     model = model_of(family).eval()
     ids_BT = torch.tensor([[3, 4, 5, 6, 7, 8], [7, 8, 9, 0, 0, 0], [7, 8, 9, 2, 29, 5]])
     hidden_BTD = final_hidden(model, ids_BT)

@@ -44,7 +44,7 @@ def test_random_trees_equal_their_rows(seed: int, family: str, mode: attention_m
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_moe"])
 @pytest.mark.parametrize("mode", ["chains", "dense"])
 def test_soft_caps_sinks_and_experts(family: str, mode: attention_module.Mode) -> None:
-    """Their own attention is computed in float32, so that is what it is compared in."""
+    """Their attention is computed in float32, so the comparison is too."""
     model, rows = make(family), random_rows(3)
     (ours, our_grads), (theirs, their_grads) = by_tree(model, rows, mode=mode), by_rows(model, rows)
     assert gap(ours, theirs) <= 2e-5 and gap(our_grads, their_grads) <= 2e-5
@@ -137,8 +137,8 @@ def test_bfloat16_is_as_close_to_its_rows_as_rounding_lets_it() -> None:
 
 
 def test_a_branch_never_changes_another_one() -> None:
-    """Bit for bit: other ids in a sibling branch, and in what follows the fork on the trunk, leave
-    a branch as it is."""
+    """Bit for bit: other ids in a sibling branch, or behind the fork on the trunk, do not change a
+    branch."""
     model, trunk = make("mistral"), random_rows(8)[0]
     chosen, sibling = (*trunk[:9], 1, 2, 3), (*trunk[:9], 4, 5, 6)
     rows = [trunk, chosen, sibling]
@@ -176,7 +176,7 @@ def test_the_mask_for_flex_attention_is_the_dense_one(window: int | None) -> Non
             assert torch.equal(block_mask[0, 0], plan.mask_QK(window=window))
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize("family", [*EXACT, "gemma2", "gpt_oss", "qwen3_moe"])
@@ -223,8 +223,8 @@ def test_state_that_only_the_modules_show_is_refused() -> None:
 
 
 def test_a_model_that_mixes_tokens_elsewhere_is_found_by_its_values() -> None:
-    """No name gives it away: each token also reads the one before it in the sequence, whatever
-    branch that belongs to."""
+    """No name reveals it: each token also reads the one before it in the sequence, whatever branch
+    that belongs to."""
     model = make("qwen3")
     model.model.layers[0].mlp.register_forward_hook(
         lambda module, inputs, out: out + out.roll(1, dims=1)
@@ -277,7 +277,7 @@ def test_flex_attention_has_no_dropout() -> None:
 
 
 def test_two_ranks_of_fsdp_equal_rows(repository_root: Path) -> None:
-    """Each rank has trees of its own; sharded gradients of the tree equal those of the rows, and
+    """Each rank has different trees; sharded gradients of the tree equal those of the rows, and
     those of one process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

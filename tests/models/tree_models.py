@@ -80,7 +80,7 @@ def make(family: str, *, seed: int = 0, **options: Any) -> Any:
 
 
 def random_rows(seed: int, *, trunk: int = 18, branches: int = 6, low: int = 0) -> list[Row]:
-    """A trunk and rows that leave it, or one another, somewhere; and a row that shares nothing."""
+    """A trunk, rows that leave it or one another somewhere, and a row that shares nothing."""
     rng = random.Random(seed)
 
     def draw(least: int, most: int) -> Row:
@@ -136,8 +136,8 @@ def by_tree(
 def on_cache(
     model: Any, rows: list[Row], first: list[int], *, mode: Mode | None = None
 ) -> list[Tensor]:
-    """Hidden states of every row: those of `first` from a pass of their own, the others' remainders
-    on its keys and values."""
+    """Hidden states of every row: those of `first` from a separate pass, the remainders of the
+    others on its keys and values."""
     forest, remaining = Forest.grow(rows), [n for n in range(len(rows)) if n not in first]
     below = forest.over(first)
     above, cache = forest.over(remaining, cached=below), KeyValues()
@@ -155,7 +155,7 @@ def on_cache(
 
 
 def take_gradients(model: nn.Module) -> list[Tensor]:
-    """Every trainable parameter's gradient, zeros where it has none."""
+    """The gradient of every trainable parameter, zeros for those without one."""
     return [
         torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for p in model.parameters()

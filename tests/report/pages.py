@@ -44,7 +44,7 @@ EVIL = (
 
 @dataclass
 class Page(HTMLParser):
-    """What stands in a page: elements with their attributes, text by id, and what was left open."""
+    """A parsed page: its elements with their attributes, text by id, and unclosed elements."""
 
     text_of: dict[str, str] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Page(HTMLParser):
 
     @property
     def shape(self) -> Counter[str]:
-        """How often each element stands there."""
+        """The number of occurrences of each element."""
         return Counter(name for name, _ in self.elements)
 
     def of_class(self, name: str) -> list[dict[str, str]]:
@@ -111,8 +111,8 @@ def a_session(
     author: str = "model-a",
     repository: str = "demo",
 ) -> Session:
-    """A good read, a mistaken edit with its error, a refused call, and a word at the end; `text`
-    stands wherever a log has text."""
+    """A good read, a mistaken edit with its error, a refused call, and a final message; `text` is
+    in every field of a log that can hold text."""
     turns = (
         Turn(role="user", author="human", blocks=(Text(text),)),
         Turn(
@@ -198,7 +198,7 @@ def fill(
 
 
 def build(work: Path, *, views: int, trained: int, skipped: list[dict[str, Any]]) -> None:
-    """What `build` leaves, as far as the report reads it."""
+    """The artefacts of `build`, as far as the report reads them."""
     write_lines(work / "examples" / "examples.jsonl", [{}])
     write_lines(work / "examples" / "skipped.jsonl", skipped)
     inputs = [
@@ -266,7 +266,7 @@ def a_run(
 def evaluation(
     *, before: tuple[float, float], placebo: tuple[float, float], **more: Any
 ) -> dict[str, Any]:
-    """An evaluation.json whose two intervals are the given ones."""
+    """An evaluation.json with the two given intervals."""
 
     def pair(row: str, low: float, high: float) -> dict[str, Any]:
         return {"a": "after", "b": row, "difference": (low + high) / 2, "low": low, "high": high}

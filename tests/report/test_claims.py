@@ -1,4 +1,4 @@
-"""Every sentence beside the table goes as far as its interval goes, and no further."""
+"""No sentence beside the table claims more than its interval supports."""
 
 from __future__ import annotations
 

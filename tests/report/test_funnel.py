@@ -17,8 +17,8 @@ def stages_of(chain: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, int
 
 
 def replayed(work: Path, *, outcomes: dict[str, int] | None = None) -> None:
-    """Ten turns that two teachers were asked about: three pairs, two agreed, one without consensus,
-    four with nothing."""
+    """Ten turns that two teachers were asked about: three pairs, two agreements, one without
+    consensus, four without an answer."""
     work.mkdir(exist_ok=True)
     write_lines(
         work / "answers.jsonl",

@@ -1,5 +1,5 @@
-"""One's own logs on the page: what the log, before and after wrote at a held-out site, side by
-side; hostile text stays text."""
+"""One's own logs on the page: the log's message and those of before and after at a held-out site,
+side by side; hostile text stays text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def edit_turn(path: str, text: str = "") -> Turn:
 
 def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunDir:
     """A run with an evaluation on two held-out sites: before repeats the mistake, after does not;
-    `text` stands wherever text can."""
+    `text` is in every field that can hold text."""
     sessions = [a_session(name, text=text) for name in ("s1", "s2")]
     work.mkdir(parents=True, exist_ok=True)
     write_sessions(work / "sessions.jsonl", sessions)
@@ -79,7 +79,7 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
 
 
 def test_an_evaluation_on_logs_is_one_although_no_other_task_was_played(tmp_path: Path) -> None:
-    """The page said that no evaluation was run, above the section that held it."""
+    """The page used to state that no evaluation was run, above the section that held one."""
     page = Page(run_page(run_report(judged(tmp_path).path)))
     assert (
         "No evaluation was run" not in page.text

@@ -1,5 +1,5 @@
-"""A logged session with one mistake, whose outcome under every message is known beforehand, and a
-student that says what it is told."""
+"""A logged session with one mistake, whose outcome under every message is known, and a scripted
+student."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def session(
     origin: str = "log",
     repository: str = "acme/app",
 ) -> Session:
-    """A listing, a read, the mistake at turn 5, its error at 6, and what came of it."""
+    """A listing, a read, the mistake at turn 5, its error at 6, and the later turns."""
     wrong, error = MISTAKES[kind]
     turns = (
         Turn(role="user", author="human", blocks=(Text("Fix the file."),)),

@@ -1,4 +1,4 @@
-"""Sampling follows the distribution it says, and keeps the model's own log-prob."""
+"""Sampling follows the documented distribution, and records the model's unmodified log-prob."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A fork: the student writes one message at a logged site; what it read and wrote is kept to the
-token, and checked."""
+"""A fork: the student writes one message at a logged site; its context and its message are kept to
+the token and checked."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_the_student_reads_what_stood_above_the_message_and_nothing_later() -> N
 
 
 def test_the_context_is_the_logs_own_to_the_character() -> None:
-    """What an environment says is cleaned; a log is not, since its context would then be another
-    one than the examples hold."""
+    """Text of an environment is cleaned; a log is not, since its context would then differ from
+    that of the examples."""
     log = session()
     loud = replace(
         log, turns=(*log.turns[:4], answered("c2", "x = 1 \x1b[31mred\x07"), *log.turns[5:])

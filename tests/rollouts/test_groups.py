@@ -1,4 +1,4 @@
-"""Groups: advantages without a standard deviation; a group that says nothing is counted and
+"""Groups: advantages without a standard deviation; a group with equal rewards is counted and
 replaced, never trained on."""
 
 from __future__ import annotations

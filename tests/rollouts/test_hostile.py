@@ -1,5 +1,5 @@
-"""What an environment or a policy may do to a run: cost its own rollout, by name, and nothing
-else."""
+"""The worst that an environment or a policy can do to a run is to cost its own rollout, and the
+loss is named."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ def test_an_interrupt_outside_the_main_thread_is_not_the_users(at: str, runs_in:
 
 @pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
 def test_ctrl_c_in_the_main_thread_ends_the_run_at_once(at: str) -> None:
-    """It is raised wherever the main thread stands, so in a job that runs there too; the jobs
-    behind it are not begun."""
+    """It is raised wherever the main thread is, so also in a call that runs there; the calls behind
+    it are not begun."""
     later = Bad(lambda: begun.append(at), at=at, runs_in="caller")
     begun: list[str] = []
     options = Sampling(max_new_tokens=6, max_context_tokens=4096, limits=QUICK)

@@ -1,5 +1,5 @@
-"""From sampled ids to blocks: what the template writes is read back as it was, and what is no call
-is named."""
+"""From sampled ids to blocks: text that a template writes is parsed back exactly, and malformed
+calls are named."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_the_template_writes_is_read_back(
     ]
     assume(text or calls or (thinking and thought))
     expected: list[Part] = [Thinking(read(render, thought))] if thinking and thought else []
-    # gpt-oss has no place for words beside a call but its thinking
+    # gpt-oss has no place for text beside a call except its thinking
     text_type = Thinking if family == "gpt-oss" and calls and not thought else Text
     expected += [text_type(read(render, text))] if text else []
     expected += [WrittenCall(name, as_read(render, arguments)) for name, arguments in calls]

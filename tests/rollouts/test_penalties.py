@@ -1,4 +1,4 @@
-"""Length penalty and behaviour rewards: closed forms, and what the model could gain by breaking its
+"""Length penalty and behaviour rewards: closed forms, and the model's gain from breaking its
 calls."""
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def test_every_invalid_call_is_counted_whatever_became_of_it() -> None:
 
 
 def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
-    """The hack that Cursor saw: a broken call where the task is expected to fail."""
+    """The hack that Cursor observed: a broken call on a task that is expected to fail."""
     weights = {"invalid_calls": 0.1}
     for broken in (MALFORMED, UNKNOWN, WRONG):
         for _ in range(2):

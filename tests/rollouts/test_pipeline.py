@@ -108,8 +108,8 @@ def test_mistakes_of_a_rollout_are_found_hinted_and_built(family: str, fixture: 
 
 
 def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
-    """Check that the example holds what the student read and wrote, each message in its place;
-    returns how many messages it holds.
+    """Check that the example holds the ids that the student read and wrote, message by message;
+    return the number of its messages.
 
     An example ends with its last trained message, so malformed calls at the end of an episode are
     in none.
@@ -134,8 +134,8 @@ def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
 def test_the_ids_of_an_example_are_those_the_student_read_and_wrote(
     family: str, fixture: str
 ) -> None:
-    """Random students write what no template would: broken characters, control tokens in
-    mid-message, nothing at all."""
+    """Random students write text that no template would: broken characters, control tokens in
+    mid-message, empty messages."""
     render = renderer(family, fixture)
     model, control = tiny(len(render.tokenizer), seed=3), set(render.codec.control.values())
     rollouts: list[Rollout] = []

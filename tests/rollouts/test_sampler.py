@@ -1,4 +1,4 @@
-"""Episodes token by token: what is recorded is what the model read and wrote, with its
+"""Episodes token by token: the record holds exactly the ids that the model read and wrote, with its
 log-probs."""
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_greedy_takes_the_best_token_each_time() -> None:
     assert list(written(rollout)[0]) == best_T[start - 1 : start - 1 + len(written(rollout)[0])]
 
 
-# what the template writes behind a message with calls, by the beginning of the family's name
+# the template's text behind a message with calls, by the beginning of the family's name
 BEHIND = {
     "llama3": "<|start_header_id|>", "glm": "\n<tool_response>", "mistral": "[TOOL_RESULTS]",
     "gemma": "\n<start_of_turn>user",
@@ -232,7 +232,7 @@ def test_a_malformed_call_is_answered_with_an_error_that_the_model_reads(
     assert call.name == MALFORMED and result.call_id == call.id and result.is_error
     assert result.text.startswith("InputValidationError: malformed tool call")
     assert "malformed tool call" in render.codec.decode(rollout.ids)
-    # nothing else reached the environment
+    # the environment received nothing else
     assert [turn.text for turn in env.heard] == ["depth is 3"]
 
 
@@ -278,7 +278,7 @@ def test_an_episode_ends_at_its_last_message_or_where_there_is_no_room() -> None
     bounded = parroted(
         QWEN, [look, look, look], env=Shelf(max_turns=2), limits=EpisodeLimits(max_turns=3)
     )
-    # the environment's own bound stands beside the setting
+    # the environment's bound is checked beside the setting
     assert bounded.ended == "max_turns" and len(sampled_turns(bounded)) == 2
     (longer,) = sample(
         Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9),
@@ -418,7 +418,7 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_result_that_would_fill_the_context_ends_the_episode() -> None:
-    """What is asked next must have room for one token at least: equal to the limit is too long."""
+    """The next prompt must leave room for at least one token: equal to the limit is too long."""
     text, (call,) = (
         "depth is 3",
         ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}}\n</tool_call>',),

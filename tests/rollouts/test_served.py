@@ -63,7 +63,7 @@ def server(
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=running.serve_forever, daemon=True)
@@ -168,8 +168,7 @@ PROMPT = GenerationRequest(ids=(5,), max_tokens=3, seed=0)
 
 @pytest.mark.parametrize("ids", [[], [7, 8, 9, 2], [7, 2, 9], [7]])
 def test_a_message_that_cannot_have_been_sampled_so_is_refused(ids: list[int]) -> None:
-    """None at all, more than asked for, something behind an end token, and an end whose token is
-    missing."""
+    """No tokens, more than requested, tokens behind an end token, and an end without its token."""
     choice = {
         "token_ids": ids,
         "prompt_token_ids": [5],

@@ -1,5 +1,5 @@
-"""The static check: at every kind of site, what is the same mistake, another one, right, malformed
-- or not to be decided."""
+"""The static check at every kind of site: the same mistake, another one, right, malformed, or
+undecided."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def answer(call_id: str) -> tuple[Any, ...]:
 
 
 def test_a_file_that_was_missing_is_there_once_it_was_written() -> None:
-    """Earlier refusals count until the file was written; at the site itself nothing outweighs the
-    log."""
+    """Earlier refusals count until the file was written; at the site itself the log outweighs
+    everything."""
     from tests.rollouts.logged import answered
 
     log = session("unknown_tool")
@@ -181,8 +181,7 @@ def test_a_file_that_was_missing_is_there_once_it_was_written() -> None:
 
 
 def after(*commands: tuple[str, str], path: str) -> tuple[str, str]:
-    """The verdict on a Read of a path, at an unknown-tool site that some shell lines stand
-    before."""
+    """The verdict on a Read of a path, at an unknown-tool site after some shell lines."""
     from tests.rollouts.logged import answered
 
     log = session("unknown_tool")

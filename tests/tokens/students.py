@@ -65,7 +65,7 @@ GPTOSS_SPECIAL = (
     "<|end|>", "<|message|>", "<|call|>",
 )  # fmt: skip
 GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
-# family -> the fixtures whose template it stands for
+# family -> the fixtures whose template it covers
 OFFICIAL = {
     "qwen2.5": ("qwen2_5",),
     "qwen3": ("qwen3",),
@@ -85,7 +85,7 @@ OFFICIAL = {
     "gpt-oss": ("gptoss",),
 }
 CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
-# Where an official text serves two families, "auto" takes the first: the other one has to be named.
+# If an official text serves two families, "auto" takes the first: the other one has to be named.
 NAMED = {
     "qwen3-thinking": "qwen3",
     "qwen3.5-thinking": "qwen3.5",
@@ -180,8 +180,8 @@ def tokenizer_for(family: str, *, fixture: str = "") -> Any:
 
 @cache
 def renderer(family: str, fixture: str) -> Renderer:
-    """A renderer for a tokenizer folder as a hub model has it, with an official template; "auto"
-    where recognition gives the family."""
+    """A renderer for a tokenizer folder laid out like a hub model's, with an official template;
+    "auto" if recognition gives the family."""
     tokenizer = tokenizer_for(family, fixture=fixture)
     tokenizer.chat_template = official(fixture)
     with TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
-"""Anchors in the data set: they hold in place what lm_ce may train, and nothing else; what is not
-held is counted."""
+"""Anchors in the data set: they hold exactly the messages that lm_ce may train, and the others are
+counted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sessions, sites, hints and preferences to examples: what is trained, what is a target, what is
-left out and counted."""
+"""From sessions, sites, hints and preferences to examples: what is trained, what is a target, and
+counted skips."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ QWEN = ("qwen3", "qwen3")
 def site(
     session: Session, turn: int, *, category: Category = "mistake", call_id: str | None = None
 ) -> Site:
-    # evidence is a later turn; tests that have none use a number behind the session's end
+    # evidence is a later turn; tests without evidence use a number behind the session's end
     return Site(
         session_id=session.id,
         turn=turn,
@@ -178,7 +178,7 @@ def test_a_short_session_is_one_example_with_everything_in_it() -> None:
     (example,) = examples(items)
     assert example.id == f"s1:0-{numbers[-1]}"
     assert trained_turns(items) == [n for n in numbers if n != numbers[1]]
-    # the results behind the last message train nothing
+    # the results behind the last message are not trained on
     assert example.turns[-1].turn == numbers[-1]
     _, view = views(items)[mistake.id]
     assert (view.kind, view.rendering, view.origin) == ("k", "message", "trace")
@@ -433,7 +433,7 @@ def test_what_the_hint_refers_to_is_in_the_window_and_what_lies_between_is_told(
     example, view = views(items)[mistake.id]
     numbers = [t.turn for t in example.turns]
     gap = numbers.index(2)
-    # not contiguous, and nothing behind
+    # not contiguous, and nothing after the target
     assert numbers[:3] == [0, 1, 2] and numbers[gap + 1] > 3 and numbers[-1] == mistake.turn
     assert "THE-FILE" in renderer(*QWEN).codec.decode(example.student_ids(view))
     rendering = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
@@ -463,7 +463,7 @@ def test_a_view_that_lost_what_its_hint_refers_to_is_a_counted_skip_unless_it_is
 
 
 def test_a_mistake_whose_last_result_does_not_fit_is_no_view() -> None:
-    """Directly below the head the message would answer nothing that the model had just read."""
+    """Directly below the head, the message would answer text that the model had not just read."""
     session, mistake, _ = far_apart()
     turns = list(session.turns)
     turns[mistake.turn - 1] = replace(
@@ -737,7 +737,7 @@ def test_straddles_are_counted_over_windows_once() -> None:
 def test_a_template_that_writes_more_than_was_estimated_gets_fewer_turns_not_cut_ones(
     times: int,
 ) -> None:
-    """Texts stand several times in this rendering, so the plan's estimate is far too low."""
+    """Texts occur several times in this rendering, so the plan's estimate is far too low."""
     render = own_template(SOUND.replace(" ~ m.content", " ~ (m.content ~ ' ') * " + str(times)))
     session = session_of(long_turns(30))
     wrong = [site(session, i) for i, t in enumerate(session.turns) if t.role == "assistant"][::7]

@@ -240,8 +240,8 @@ def test_without_settings_the_hint_is_the_one_that_a_turn_carries(tokenizer: Any
 
 
 def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(tokenizer: Any) -> None:
-    """What DJNormalizer keeps, as it is, as a dictionary, and the raw pair before it: the same
-    rows; a call is written as a call."""
+    """The output of DJNormalizer as an object, as a dictionary, and the raw pair give the same
+    rows; a call is rendered as a call."""
     messages = [{"role": "user", "content": "Fix the test."}]
     good = {
         "role": "assistant",

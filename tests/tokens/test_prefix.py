@@ -1,5 +1,5 @@
-"""The restored context of a message: what stood above it, in the window and the ids that `build`
-gives it, and nothing later."""
+"""The restored context of a message: the earlier turns of the window and ids that `build` gives it,
+and no later ones."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def harmless_value(value: Any) -> Any:
 
 
 def blank(turn: Turn) -> Turn:
-    """The same turn with words that hold nothing special in place of every text."""
+    """The same turn with harmless words in place of every text."""
 
     def harmless(block: Any) -> Any:
         if isinstance(block, (Text, Thinking)):

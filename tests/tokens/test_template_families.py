@@ -36,8 +36,8 @@ Messages = list[dict[str, Any]]
 
 
 def random_messages(rng: random.Random, *, thinking: bool) -> Messages:
-    """Chat messages whose every text is unlike any other, so that a lost one cannot be mistaken for
-    its twin."""
+    """Chat messages with pairwise different texts, so that a lost one cannot be mistaken for its
+    twin."""
     count = iter(range(1000))
 
     def text() -> str:
@@ -101,7 +101,7 @@ def is_faithful(
     render: Any, messages: Messages, *, tools: Any = (), family: Family | None = None
 ) -> bool:
     """Whether a template preserves every prefix of this conversation and loses nothing of it;
-    `family` where it is an official one.
+    pass `family` for an official one.
 
     An official template that writes the end of a message only as the beginning of the next one must
     write the right one.

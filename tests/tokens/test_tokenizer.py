@@ -66,8 +66,8 @@ def test_control_tokens_are_the_special_ones_and_those_the_template_writes() -> 
 
 
 def test_every_added_token_keeps_its_number() -> None:
-    """A copy of the tokenizer that merely dropped the control tokens would number the remaining
-    added tokens anew."""
+    """A copy of the tokenizer that merely dropped the control tokens would renumber the remaining
+    added tokens."""
     tokenizer = chatml_tokenizer()
     codec = TextCodec(tokenizer, template="")
     for token in ("<tool_call>", "</think>"):

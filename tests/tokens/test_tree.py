@@ -1,5 +1,5 @@
-"""The forest of rows: what is shared is held once, and every token sees its own row up to itself
-and nothing else."""
+"""The forest of rows: shared prefixes are held once, and every token sees exactly its own row up to
+itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prefixes(rows: list[Row]) -> set[Row]:
 
 
 def check_row(plan: Pass, number: int, row: Row, *, window: int | None = None) -> None:
-    """A row's tokens, their positions, and what each of its own tokens sees."""
+    """A row's tokens, their positions, and the tokens that each of them sees."""
     below = plan.cached
     ids_K = torch.cat([below.ids_Q, plan.ids_Q]) if below is not None else plan.ids_Q
     places = plan.packed(number)
@@ -38,7 +38,7 @@ def check_row(plan: Pass, number: int, row: Row, *, window: int | None = None) -
 
 
 def check_chains(plan: Pass) -> None:
-    """What the chains say a token sees is what the intervals say."""
+    """Chains and intervals describe the same visible tokens."""
     mask_QK = torch.zeros(plan.size, plan.offset + plan.size, dtype=torch.bool)
     for chain in plan.chains:
         span = chain.span

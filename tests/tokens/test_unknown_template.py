@@ -1,5 +1,5 @@
-"""A template we do not know is checked on the conversation itself: used where it is sound, refused
-by name where it is not."""
+"""An unknown template is checked on the conversation itself: used if it is sound, refused by name
+if it is not."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_hint_is_not_appended_to_what_is_no_text() -> None:
         renderer_of(NO_SYSTEM).hint_view(changed, target=1, hint="h", site_id="s", kind="k")
 
 
-# Like Qwen3.5's: a user message is demanded, wherever it stands.
+# Like Qwen3.5's: the template demands a user message at any position.
 DEMANDS_USER = (
     "{%- if not messages | selectattr('role', 'equalto', 'user') | list %}{{- raise_exception('No"
     " user query.') }}{%- endif %}" + SOUND
@@ -258,8 +258,8 @@ def test_a_template_that_demands_a_user_message_is_judged_by_what_it_renders() -
     rendered, expected = render.render([system, *turns()]), plain.render([system, *turns()])
     written = [[s.body for s in r.spans if s.body[0] < s.body[1]] for r in (rendered, expected)]
     assert rendered.ids == expected.ids and written[0] == written[1]
-    # where the system message ends cannot be found without rendering it alone, so its tokens count
-    # as the next message's
+    # the end of the system message cannot be found without rendering it alone, so its tokens count
+    # as those of the next message
     assert (
         rendered.spans[0].start == rendered.spans[0].end == 0
         and rendered.spans[1].end == expected.spans[1].end

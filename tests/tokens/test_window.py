@@ -32,7 +32,7 @@ def plans(draw: st.DrawFn) -> SegmentCosts:
     positions = st.integers(0, len(tokens) - 1)
     head = tuple(sorted(draw(st.sets(positions, max_size=2))))
     starts = tuple(sorted({0, *draw(st.sets(positions))}))
-    bounds = [*starts, len(tokens)]  # what stands between two starts stays together
+    bounds = [*starts, len(tokens)]  # turns between two starts stay together
     units = tuple(tuple(range(a, b)) for a, b in pairwise(bounds) for _ in range(a, b))
     overhead = sum(tokens[p] for p in head) + draw(st.integers(0, 10))
     return SegmentCosts(overhead=overhead, tokens=tokens, head=head, starts=starts, units=units)
@@ -65,7 +65,7 @@ def test_every_needed_position_is_covered_once_or_given_back(
         assert window.start in plan.starts and window.covers[-1] == window.end - 1
         assert plan.cost(window.start, window.end, window.picked) <= max_tokens
         for position in window.covers:
-            pending.remove(position)  # once, and only what is needed
+            pending.remove(position)  # once, and only the needed turns
             assert window.start <= position < window.end
             cost = plan.cost(window.start, position + 1, window.picked)
             assert cost + targets.get(position, WindowTarget()).extra <= max_tokens
@@ -115,13 +115,13 @@ def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthes
     (without,) = plan_windows(
         large, trained=[], targets={30: WindowTarget(wanted=(5, 2))}, max_tokens=200
     )
-    # what can never fit takes nothing from the rest
+    # a turn that can never fit takes no budget from the others
     assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))
 
 
 def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
-    """There is room for two of three beside the target: those nearest to it, and not those that a
-    session began with."""
+    """There is room for two of three beside the target: the nearest ones, not the first ones of the
+    session."""
     plan = SegmentCosts(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
     window = target_window(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
     assert window is not None and window.positions == (11, 20, 30)

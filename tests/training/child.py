@@ -1,5 +1,5 @@
-"""A training run in a process of its own: `python -m tests.training.child FOLDER CASE`; kills
-itself, or is one rank of several."""
+"""A training run in its own process: `python -m tests.training.child FOLDER CASE`; it kills itself,
+or is one rank of several."""
 
 from __future__ import annotations
 

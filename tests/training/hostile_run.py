@@ -1,8 +1,8 @@
-"""A training run in which environments and policy do their worst, in a process of its own: `python
--m tests.training.hostile_run FOLDER`.
+"""A training run in which environments and policy do their worst, in its own process: `python -m
+tests.training.hostile_run FOLDER`.
 
-The policy is a server that writes what a script says, so that a message may be anything; the
-environments stand in turn.
+The policy is a server with scripted messages, so that a message may be anything; the environments
+take turns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fail() -> Any:
 
 
 class Hostile(Shelf):
-    """A shelf that answers every call with `say`, or does `act` where it should do something."""
+    """A shelf that answers every call with `say`, or runs `act` at its turn."""
 
     runs_in = "any_thread"
 
@@ -91,7 +91,7 @@ def world() -> TaskSource:
 
 
 def scripted() -> Callable[[dict[str, Any]], tuple[list[int], list[float]]]:
-    """What the policy writes, by the task, the seed of the message, and whether it is the episode's
+    """The policy's text, by the task, the seed of the message, and whether it is the episode's
     first."""
     render = taught.renderer()
     calls = [*taught.LESSONS[0][:1], *taught.LESSONS[1][:1], *taught.LESSONS[2][:1]]

@@ -1,9 +1,9 @@
-"""Runs that are killed and resumed, in a process of their own: `python -m tests.training.killed
+"""Runs that are killed and resumed, in their own process: `python -m tests.training.killed
 FOLDER`.
 
 One process imports everything and then forks, so that a launch costs no more than its steps. Each
-launch of a run ends by SIGKILL at its place, the next goes on; "whole" is the same run undisturbed.
-A place is one of
+launch of a run ends by SIGKILL at its place, and the next one resumes; "whole" is the same run
+undisturbed. A place is one of
 
     op TEXT            before the file operation whose line "<event> <path in the run>" holds TEXT
     op #N              before the N-th file operation of the launch, whatever it is
@@ -127,7 +127,7 @@ def prepare(place: str, run: Path) -> None:
 
 
 def launch(folder: Path, name: str, place: str) -> None:
-    """One launch: the run is begun, or goes on from where it is."""
+    """One launch: begin the run, or resume it."""
     config = taught.live_config(train=TRAIN, groups=2, group_size=3, max_new_tokens=32)
     path = folder / "runs" / name
     run = open_run(path) if (resume := path.exists()) else make_run(folder, config, name=name)

@@ -80,8 +80,8 @@ def as_rollout(
     measures: dict[str, float],
     version: int = -1,
 ) -> Rollout:
-    """The session as if its assistant's messages had been sampled; a token's log-prob tells its
-    place."""
+    """The session as if its assistant's messages had been sampled; a token's log-prob encodes its
+    position."""
     rendering = render.render(session.turns, tools=session.tools)
     turns: list[Turn] = []
     end = 0
@@ -105,8 +105,8 @@ def as_rollout(
 
 
 def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[..., list[Rollout]]:
-    """Stands for `sample_rollouts`; the player's luck depends on seed, label, task and number as
-    the sampler's does."""
+    """Replaces `sample_rollouts`; the player's luck depends on seed, label, task and number as the
+    sampler's does."""
 
     def sample(
         model: Any,

@@ -1,8 +1,7 @@
-"""A small loopback server in vLLM's manner: /v1/completions with token ids and log-probs,
+"""A small loopback server with vLLM's endpoints: /v1/completions with token ids and log-probs,
 /collective_rpc, /reset_prefix_cache.
 
-It serves the model that lies in a folder, loads it again when it is told to, and misbehaves where a
-test says so.
+It serves the model in a folder, reloads it on request, and misbehaves if a test asks for it.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def serving(engine: Engine) -> Iterator[str]:
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def handle(self) -> None:
             try:

@@ -1,8 +1,8 @@
 """A tiny student that has been taught a few episodes of a small environment, so that it ends its
 messages, calls tools and makes mistakes.
 
-Nothing in it is scripted: what it writes is sampled, with ends, good calls, wrong arguments,
-unknown tools and right answers among it.
+Nothing in it is scripted: its sampled messages include ends, good calls, wrong arguments, unknown
+tools and right answers.
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ def _weights(steps: int = 100) -> dict[str, torch.Tensor]:
 
 
 def untaught() -> dict[str, torch.Tensor]:
-    """Random weights, where what the student itself would write does not matter."""
+    """Random weights, for tests in which the student's own text does not matter."""
     return {name: p.detach() for name, p in _fresh().named_parameters()}
 
 
 def taught_student(
     *, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] | None = None
 ) -> Student:
-    """The student; `weights` are those of another call, where they must not be learnt again."""
+    """The student; pass the `weights` of an earlier call to skip the training."""
     model = _fresh(dropout=dropout)
     model.load_state_dict(dict(weights or _weights()), strict=False)
     return Student(name=AUTHOR, model=model, tokenizer=tokenizer())
@@ -159,8 +159,8 @@ def desks() -> TaskSource:
 
 
 def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Config:
-    """All three channels on what the taught student does, in the tree layout, with a teacher that
-    follows it."""
+    """All three channels on the taught student's rollouts, in the tree layout, with an EMA
+    teacher."""
     channels = {
         "lm_ce": {"weight": 0.0},
         "policy": {"weight": 1.0},

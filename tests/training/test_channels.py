@@ -1,4 +1,4 @@
-"""What each channel computes: values and gradients against plain forwards of single rows, and zero
+"""The result of each channel: values and gradients against plain forwards of single rows, and zero
 everywhere else."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def log_softmax(z: np.ndarray) -> np.ndarray:
 
 
 def perturbed(trainer: Trainer) -> Trainer:
-    """Move the student away from its frozen start, so that every channel has something to say."""
+    """Move the student away from its frozen start, so that every channel has a gradient."""
     torch.manual_seed(5)
     with torch.no_grad():
         for p in trainer.trainable():
@@ -169,8 +169,8 @@ def test_dpo_starts_at_log_two() -> None:
 
 @pytest.mark.parametrize("channel", ["lm_ce", "hint"])
 def test_the_gradient_is_exactly_zero_off_the_span(channel: str) -> None:
-    """At the hidden states only the predictors of the span; at the embedded inputs nothing from the
-    last target on."""
+    """At the hidden states, only the predictors of the span; at the embedded inputs, nothing from
+    the last target on."""
     weights = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 0.0}, channel: {"weight": 1.0}}
     trainer = perturbed(start_trainer(make_config(**weights), make_student()))
     example = make_example(3, length=30, hints=0, lm=False)

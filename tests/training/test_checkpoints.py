@@ -1,5 +1,5 @@
-"""Damaged checkpoints, a full disk, a power cut: what is damaged is named, the one before stands
-and is offered."""
+"""Damaged checkpoints, a full disk, a power cut: the damage is named, and the earlier checkpoint is
+intact and offered."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_without_room_for_a_checkpoint_the_one_before_stands(
         and whole_checkpoint(run)[0] == 2
         and run.info()["state"] == "crashed"
     )
-    assert not list(run.checkpoints_dir.glob(".*"))  # what was written of it takes no room
+    assert not list(run.checkpoints_dir.glob(".*"))  # the partial checkpoint takes no room
     train(make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True)
     assert [same(metrics) for metrics in run.metrics()] == [
         same(metrics) for metrics in RunDir(trained).metrics()

@@ -1,5 +1,4 @@
-"""`compose_loss` against whole logits of the model's own forward, written naively; and what it
-refuses."""
+"""`compose_loss` against a naive computation from full logits, and its refusals."""
 
 from __future__ import annotations
 

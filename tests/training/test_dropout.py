@@ -1,5 +1,5 @@
-"""A student with dropout: it is trained with it, and whatever scores without gradient has none, in
-either layout."""
+"""A student with dropout is trained with it, and every forward without gradient has none, in either
+layout."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_teacher_and_reference_have_none_and_the_student_has(
 
 
 def test_the_student_is_a_plain_forward_in_training_mode() -> None:
-    """One row, the same random numbers: the values hang on the dropout of that forward and on no
+    """One row, the same random numbers: the values depend on the dropout of that forward and on no
     other."""
     trainer = trainer_with("rows", hint={"weight": 0.0}, preference={"weight": 0.0})
     example = make_example(3, length=24, hints=0)

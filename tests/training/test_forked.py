@@ -217,7 +217,7 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
 def test_a_run_trains_on_forks_alone_and_writes_them_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The student says what a script says; the imported views, which another model wrote, reach no
+    """The student follows a script; the imported views, which another model wrote, reach no
     step."""
     recorded: list[TrainingExample] = []
     scripts = iter([CAT, READ])
@@ -246,7 +246,7 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
     assert [view.origin for view in views] == ["student"] and views[0].target_ids == tuple(
         message_ids(renderer(), CAT)
     )
-    # lm_ce goes on with the log's good messages
+    # lm_ce still trains on the log's good messages
     assert [e.lm_spans != () for e in recorded].count(True) == 2
     first, second = run.metrics()
     assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == (

@@ -1,5 +1,5 @@
-"""A training run whose messages a server writes: hand-overs, versions, staleness, and what a server
-that misbehaves costs."""
+"""A training run whose messages a server writes: hand-overs, versions, staleness, and the cost of a
+misbehaving server."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(
 
 
 def test_the_server_holds_the_weights_of_the_step_when_it_writes(tmp_path: Path) -> None:
-    """What a run on the server samples in its second step is by the weights after the first, not by
-    those of the start."""
+    """The second step of a run samples from the weights after the first, not from those of the
+    start."""
     held: list[dict[str, torch.Tensor]] = []
     engine = Engine(tmp_path / "served")
 
@@ -147,7 +147,7 @@ def test_between_hand_overs_rollouts_carry_the_older_version(tmp_path: Path) -> 
 def test_failed_hand_overs_make_rollouts_stale_and_stale_ones_are_counted_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server takes the first weights, then none: one step of age is borne, a second is not."""
+    """The server loads the first weights, then none: an age of one step is allowed, two are not."""
     engine, steps_seen = Engine(tmp_path / "served"), spy(monkeypatch)
     engine.refuse = lambda path, body: 503 if path == "/collective_rpc" and engine.loads else 200
     run, _ = run_training(tmp_path, engine, train_settings={"steps": 4}, max_staleness=1)

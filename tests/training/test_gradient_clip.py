@@ -1,5 +1,5 @@
-"""Clipping acts on outliers only: what a loss says by its size reaches the weights, and one wild
-step does not."""
+"""Clipping acts on outliers only: the scale of a loss reaches the weights, and one wild step does
+not."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_plain_bound_is_an_option_and_both_hold() -> None:
 
 
 def test_a_ratio_below_one_is_refused() -> None:
-    """Each clipped step would lower the limit of the next, down to nothing."""
+    """Otherwise each clipped step would lower the limit of the next, down to zero."""
     with pytest.raises(ValueError, match="max_grad_norm_ratio"):
         TrainSettings(max_grad_norm_ratio=0.5)
 

@@ -45,8 +45,8 @@ def student() -> Student:
 
 @cache
 def examples() -> tuple[TrainingExample, ...]:
-    """Two rollouts, whose views know all that a control may ask for; one sampled message is a
-    view's target, the other is not."""
+    """Two rollouts whose views have all inputs of every control; one sampled message is a view's
+    target, the other is not."""
     built = []
     for number, weight in ((1, 0.5), (2, 0.3)):
         rng = random.Random(number)
@@ -325,7 +325,7 @@ def direct(
 
 
 def with_only(settings: HintSettings) -> list[TrainingExample]:
-    """The examples, with another site's hint only where a contrast reads it."""
+    """The examples, with another site's hint only if a contrast reads it."""
     if settings.contrast:
         return list(examples())
     return [
@@ -335,7 +335,7 @@ def with_only(settings: HintSettings) -> list[TrainingExample]:
 
 
 def moved_trainer(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
-    """A trainer whose student has moved, and a copy of its start."""
+    """A trainer whose student has moved away from its start, and a copy of that start."""
     small = student()
     start = copy.deepcopy(small.model)
     return (
@@ -377,7 +377,7 @@ def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
         results.append((steps["hint"].loss, grads))
     trainer, _ = moved_trainer("rows", {"divergence": KL_ST, "mean": mean})
     losses = []
-    for share in (wholes[:1], wholes[1:]):  # what each of two ranks scores, by the counts of both
+    for share in (wholes[:1], wholes[1:]):  # each of two ranks' part, by the counts of both
         batch = collate(share, pad_id=0)
         scored, _ = channel_losses(trainer.models, batch, count(wholes))
         losses += [loss.mean_part().item() for loss in scored if loss.name == "hint"]
@@ -540,7 +540,7 @@ def test_a_convex_combination_shares_one() -> None:
     assert trainer.weights["hint"] == 0.25 and trainer.weights["policy"] == 1.5
 
 
-# ---- other hints, and what a view must bring ----
+# ---- other hints, and the inputs that a view must have ----
 
 
 def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counted() -> None:

@@ -49,7 +49,7 @@ EXAMPLES = [make_example(i, length=20 + 3 * i, hints=1) for i in range(4)]
 
 
 class Killed(Exception):
-    """What ends a launch of a test in the middle."""
+    """Ends a launch of a test in the middle."""
 
 
 # ---- TAID ----
@@ -63,7 +63,7 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
         for step, batch in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])
     ]
     ts = [metrics["hint/taid_t"] for metrics in lines]
-    # the first step is only remembered, the third has no site
+    # the first step only sets the reference value, the third has no site
     assert ts[0] == ts[1] == 0.3 < ts[2] == ts[3]
     change = (lines[0]["hint/raw"] - lines[1]["hint/raw"]) / lines[0]["hint/raw"]
     gain = 0.3 * torch.sigmoid(torch.tensor(0.01 * change)).item() * 0.7

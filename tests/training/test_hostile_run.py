@@ -25,7 +25,7 @@ TIMEOUT_S = 500
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunDir:
-    """The run, ended; its process ends too, although threads of it hang for ever."""
+    """The finished run; its process ends too, although some of its threads hang for ever."""
     folder = tmp_path_factory.mktemp("hostile")
     begun = time.monotonic()
     subprocess.run(
@@ -74,8 +74,8 @@ def test_what_a_policy_does_to_itself_is_counted(run: RunDir) -> None:
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_nothing_hostile_reaches_a_file(run: RunDir) -> None:
-    """Results are short and plain, in the sessions that were kept, in the events, in the log; 100
-    MB stand nowhere."""
+    """Results are short and plain in the kept sessions, in the events and in the log; the 100 MB
+    are nowhere."""
     sessions = [s for _, path in run.samples() for s in read_sessions(path)]
     texts = [r.text for s in sessions for t in s.turns for r in t.results]
     assert any("more characters are left out" in text for text in texts) and any(

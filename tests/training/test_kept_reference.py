@@ -1,5 +1,5 @@
-"""The reference's log-probs of pairs: scored once, kept by the model's hash, the same as scored
-anew, and never those of other weights."""
+"""The reference's log-probs of pairs: scored once, keyed by the model's hash, equal to a new
+scoring, and never those of other weights."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reference_of(
 def trained(
     folder: Path, name: str, student: Student, *, reference: Path | None, **options: Any
 ) -> tuple[RunDir, list[dict[str, Any]]]:
-    """The run, and its lines without what a clock says."""
+    """The run, and its metrics without those of a clock."""
     config = make_config(**{**ONLY, **options})
     run = make_run(folder, config, name=name)
     train(config, student=student, examples=EXAMPLES, pairs=PAIRS, run=run, reference=reference)
@@ -178,8 +178,8 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> None:
-    """Not the weights of the checkpoint: the resumed run finds what the first launch made, and goes
-    on as a run that was never stopped."""
+    """Not by the weights of the checkpoint: the resumed run finds the log-probs of the first
+    launch, and continues like an undisturbed run."""
     base = tmp_path / "base"
     small_model().save_pretrained(str(base))
     settings = StudentSettings(model=str(base), lora=LoraSettings(rank=2, alpha=8))

@@ -20,9 +20,9 @@ from tests.training.test_resume import same
 pytestmark = pytest.mark.train
 CHOSEN = [
     "op os.rename checkpoints/.step_000000.part",  # before the first checkpoint
-    "op os.rename .run.json",  # before a launch has said that it began
+    "op os.rename .run.json",  # before a launch has written its first event
     "reply 4",  # in the middle of the first rollouts
-    "op open tokens/.watched.jsonl",  # while what is watched is written down
+    "op open tokens/.watched.jsonl",  # while the watched sites are written
     "op open tokens/.step_000000.json",  # it is written down, its first table is not
     'torn "step":2,',  # in the middle of a line of metrics
     "op os.mkdir checkpoints/.step_000002.part",  # between a line and its checkpoint

@@ -328,7 +328,7 @@ def test_what_shares_a_trunk_is_counted() -> None:
         assert measure_sharing([example], [pair]).pairs_alone == alone
 
 
-# ---- where a tree is not exact ----
+# ---- models for which a tree is not exact ----
 
 
 def test_a_model_with_state_falls_back_to_rows_and_says_why(tmp_path: Path) -> None:

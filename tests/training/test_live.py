@@ -1,5 +1,5 @@
-"""The producer of live training, on scripted players: what becomes of a rollout, and that nothing
-else does."""
+"""The rollout source on scripted players: how a rollout becomes examples, and that nothing else is
+trained on."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(
 
 
 def test_the_hints_of_one_message_are_drawn_together() -> None:
-    """One message is one view: drawn apart, its other mistake would be left without its hint. The
-    draws of a seed stay what they are: a resumed run must draw again what it drew."""
+    """One message is one view: drawn separately, its other mistake would lose its hint. The draws
+    of a seed must not change: a resumed run repeats them."""
     sites = {
         s.id: s
         for turn in (1, 3, 5, 7)
@@ -396,7 +396,7 @@ def test_the_reward_placebo_decides_advantages_and_flatness(
     world: TaskSource, placebo: str
 ) -> None:
     true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (placebo,)})
-    # what is shown is what was earned
+    # the reported reward is the true one
     assert false.facts["rollouts/success"] == true.facts["rollouts/success"]
 
     def signs(live_step: LiveStep) -> dict[str, float]:

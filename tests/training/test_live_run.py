@@ -1,5 +1,5 @@
-"""Runs with live rollouts: what feeds a step, what is written, how a run resumes, and how it is
-stopped and put back."""
+"""Runs with live rollouts: the inputs of a step, the files of a run, resuming, stopping and rolling
+back."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def all_equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-# ---- what feeds a step ----
+# ---- the inputs of a step ----
 
 
 def spy(
@@ -174,7 +174,7 @@ def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Pat
         train(make_config(), student=make_student(), run=make_run(tmp_path, config, name="b"))
 
 
-# ---- what is written ----
+# ---- the files of a run ----
 
 
 def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hints(
@@ -261,8 +261,8 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskS
 def test_a_resumed_live_run_repeats_the_killed_one(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the real sampler, whose ids depend on the weights: they move by the imported examples,
-    as a random student makes no mistakes."""
+    """With the real sampler, whose ids depend on the weights: the imported examples move them, as a
+    random student makes no mistakes."""
     monkeypatch.undo()
     logs = [make_example(i, hints=0) for i in range(4)]
     config = live_config(
@@ -336,8 +336,7 @@ def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: Ta
 def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first mistakes come after the first checkpoint, so the resumed run does not begin
-    anew."""
+    """The first mistakes come after the first checkpoint, so the resumed run keeps its sites."""
 
     def late(model: Any, envs: Any, *, label: str = "", **kwargs: Any) -> Any:
         sample = careless_sample if label.startswith("step-2:") else perfect_sample
@@ -374,8 +373,8 @@ def test_other_rollouts_are_another_run(tmp_path: Path, world: TaskSource) -> No
 
 
 def planted(values: list[float]) -> Callable[..., Drift]:
-    """Stands for `drift`: one value a call; a run calls it before each step and before each
-    checkpoint but that of the start."""
+    """Replaces `drift`: one value per call; a run calls it before each step and before each
+    checkpoint except that of the start."""
     left = list(values)
     return lambda *a, **k: Drift(kl=left.pop(0), entropy=1.0, tokens=9)
 
@@ -516,8 +515,8 @@ def test_so_many_pairs_as_asked_for() -> None:
 def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     world: TaskSource, tmp_path: Path
 ) -> None:
-    """To the live weights it would be about 0 however far the policy has come: a penalty that
-    penalises nothing."""
+    """Measured to the live weights it would be about 0 however far the policy has moved: a penalty
+    without effect."""
     config = live_config(train={"policy": {"weight": 1.0, "kl": 0.1}})
     student = tiny_student()
     trainer = make_trainer(config, student=student, accelerator=Accelerator())
@@ -581,8 +580,8 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
 def test_drift_is_measured_on_episodes_of_the_whole_step(
     monkeypatch: pytest.MonkeyPatch, world: TaskSource
 ) -> None:
-    """Rollouts stand group by group: the first few are of one or two tasks, and say little of the
-    others."""
+    """Rollouts are ordered by group: the first few belong to one or two tasks and do not represent
+    the others."""
     live_step = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
     recorded: list[str] = []
 

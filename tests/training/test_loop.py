@@ -1,4 +1,4 @@
-"""The run as a whole: learning, health, balance, settings, and what it writes."""
+"""A complete run: learning, health, balance, settings, and its files."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_all_three_channels_together_learn_their_own_tokens() -> None:
         assert max(ratios[:2]) < 0.6 and max(ratios[:2]) < 0.7 * ratios[2], (name, ratios)
 
 
-# ---- what a run writes ----
+# ---- the files of a run ----
 
 
 def test_a_run_writes_its_directory(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_only_a_detached_hint_loss_does_not_crash_the_backward(
 
 
 def test_exhausted_is_fine() -> None:
-    """After it was active, a step that brings no hint view is no reason to stop."""
+    """After it was active, a step without a hint view is no reason to stop."""
     trainer = start_trainer(make_config(starved_steps=1), make_student())
     assert train_step(trainer, StepInputs(EXAMPLES, []), step=0)["hint/status"] == "active"
     for step in (1, 2, 3):

@@ -74,7 +74,7 @@ def test_every_step_has_every_stratum_without_replacement(
 def test_every_step_feeds_every_channel_of_the_data_set(
     both_kinds: int, hint: int, lm: int, neither: int, batch: int
 ) -> None:
-    """Also where hinted examples have no trained span, so that "exhausted" is never "not drawn in
+    """Also if hinted examples have no trained span, so that "exhausted" never means "not drawn in
     this step"."""
     kinds = [(both_kinds, 1, True), (hint, 1, False), (lm, 0, True), (neither, 0, False)]
     examples = [
@@ -154,8 +154,8 @@ def test_pairs_alone_and_pairs_in_proportion() -> None:
 
 
 def test_pairs_come_with_the_example_they_branch_off() -> None:
-    """Every pair of a drawn session is in the step, each once a pass, and of two windows the one
-    that begins with the prefix brings it."""
+    """Every pair of a drawn session is in the step, once per pass; of two windows, the one that
+    begins with the prefix carries it."""
     examples = [make_example(i, hints=0) for i in range(8)]
     window = replace(examples[0], id="e0 later", ids=examples[0].ids[5:], lm_spans=(), hints=())
     window = replace(window, lm_spans=((4, 9),))
@@ -186,7 +186,7 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
             examples=examples, pairs=pairs, batch_examples=3, seed=4, batch_pairs=1
         ).step(step)[1]
     ]
-    assert sorted(apart) == sorted(homes)  # on their own: a pass of their own
+    assert sorted(apart) == sorted(homes)  # alone: a separate pass
 
 
 def test_seeds_and_passes_differ() -> None:

@@ -1,4 +1,4 @@
-"""The controls as pure functions: what is nulled, and what stays as it was."""
+"""The controls as pure functions: the nulled signal, and everything else unchanged."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def test_rewards_are_permuted_or_thrown() -> None:
     assert [len(set(group)) for group in permuted] != [len(set(group)) for group in groups]
     uneven = [group for group in permuted if len(set(group)) == 2]
     by_place = [sum(group[k] for group in uneven) / 30 for k in range(6)]
-    assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # the place says nothing any more
+    assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # no position is favoured
     thrown = null_rewards(groups, how=("random_rewards",), seed=1)
     assert sum(map(sum, thrown)) / 360 == pytest.approx(RANDOM_REWARD_P, abs=0.08)
-    # they know nothing of the true ones
+    # independent of the true ones
     assert thrown == null_rewards([(0.0,) * 6] * 60, how=("random_rewards",), seed=1)
     assert null_rewards(groups, how=("permuted_rewards",), seed=2) != permuted
 
@@ -150,4 +150,4 @@ def test_what_is_imported_follows_the_setting() -> None:
     unused = null_data(
         examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1, imported=False
     )
-    assert unused == (examples, pairs)  # beside live rollouts these views are never trained
+    assert unused == (examples, pairs)  # with live rollouts these views are never trained

@@ -1,4 +1,5 @@
-"""The rules on a live policy, with planted numbers: each fires where it should, and not before."""
+"""The health rules on a live policy, with planted numbers: each fires at its limit and not
+before."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_kl_fires_above_its_limit_and_not_at_it() -> None:
 
 def test_unresolvable_calls_must_last_two_steps() -> None:
     watched = health()
-    for share in (0.21, 0.09, 0.11, 0.0, 0.16, 0.06, 0.1):  # what two runs that recovered had
+    for share in (0.21, 0.09, 0.11, 0.0, 0.16, 0.06, 0.1):  # the values of two runs that recovered
         watched.calls(calls(share))
         assert rule(watched) == ""
     watched.calls(calls(0.10))
@@ -76,7 +77,7 @@ def test_unresolvable_calls_must_last_two_steps() -> None:
 
 
 def test_a_limit_of_one_switches_the_rule_off() -> None:
-    """A control is trained to its end even where every call is lost."""
+    """A control is trained to its end even if every call is lost."""
     watched = health(max_unresolvable=1.0)
     for share in (1.0, 1.0, 1.0):
         watched.calls(calls(share))
@@ -161,7 +162,7 @@ def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
     assert [(w["measure"], w["value"], w["start"]) for w in up] == [
         ("rollouts/entropy", 0.05, 0.02)
     ]
-    # still outside: said already
+    # still outside: already reported
     assert watched.calls(calls(0.0, **{**first, "entropy": 0.06})) == []
     assert watched.calls(calls(0.0, **first)) == []
     down = watched.calls(

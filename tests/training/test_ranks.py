@@ -1,5 +1,5 @@
-"""Two processes over gloo on this machine do what one does, also where a rank lacks a channel or
-everything."""
+"""Two processes over gloo on this machine equal one, even if a rank lacks a channel or has no
+data."""
 
 from __future__ import annotations
 

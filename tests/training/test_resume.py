@@ -1,5 +1,5 @@
-"""kill -9 and resume: the rest of the run is the same bit by bit; what does not fit the checkpoint
-is refused."""
+"""kill -9 and resume: the remaining steps are the same bit by bit; settings that do not fit the
+checkpoint are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = [make_example(i, length=20 + 3 * i, hints=i % 2) for i in range(6)]
 
 
 def same(metrics: dict[str, Any]) -> dict[str, Any]:
-    """A metrics line without what time and launch put into it."""
+    """The metrics of a step without those that depend on time and launch."""
     return {k: v for k, v in metrics.items() if k not in ("t", "step_s", "attempt")}
 
 
@@ -40,7 +40,7 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
         killed = RunDir(tmp_path / "killed" / "runs" / "r")
         assert killed.info()["state"] == "running" and len(killed.metrics()) == KILL_STEP
         assert [step for step, _ in killed.checkpoints()] == [2, 4]
-        # what a kill during a checkpoint leaves
+        # the folder that a kill during a checkpoint leaves
         (killed.checkpoints_dir / ".step_000006.part").mkdir()
 
         uninterrupted, student = resume_run(tmp_path / "whole")
@@ -138,7 +138,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
 
 
 class Drying:
-    """A producer whose hint views run out after the second step, as when a policy stops making a
+    """A producer that runs out of hint views after the second step, as when a policy stops making a
     mistake."""
 
     def __init__(self, *, examples: list[TrainingExample], **_: Any) -> None:

@@ -1,5 +1,5 @@
-"""The reward of a rollout in training: shaped rewards, advantages by convention, staleness, and
-what health says about flat steps."""
+"""The reward of a rollout in training: shaped rewards, advantages by convention, staleness, and the
+warning about flat steps."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
                 list(advantages(group_rewards))
             )
         assert all(w < r.reward for w, r in zip(group_rewards, group, strict=True))
-    # a group of equal rewards may differ in what it took
+    # a group of equal rewards may differ in length
     assert len(weighed(shaped)) > len(weighed(plain))
 
 
@@ -194,7 +194,7 @@ def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSou
 
 
 def aged(*versions: int) -> Any:
-    """`careless_sample` whose rollouts were sampled by older weights, in turn."""
+    """`careless_sample` with rollouts sampled by older weights, in turn."""
 
     def sample(*args: Any, version: int = -1, **options: Any) -> Any:
         return [

@@ -1,5 +1,5 @@
-"""Policy and anchors in a step, the slow average, and steps that hold nothing: against plain
-forwards of single rows."""
+"""Policy and anchors in a step, the slow average, and empty steps: against plain forwards of single
+rows."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_the_clipped_share_is_told() -> None:
     assert metrics["policy/clipped"] == 1.0 and metrics["policy/status"] == "dead"
 
 
-# ---- a step that has nothing for a channel, or for any ----
+# ---- a step without inputs for a channel, or for any ----
 
 
 def flat(example: TrainingExample) -> TrainingExample:
@@ -193,8 +193,8 @@ def flat(example: TrainingExample) -> TrainingExample:
 
 
 def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
-    """Not even the optimiser's moments: the next step with an advantage does what it would have
-    done right away."""
+    """Not even the optimiser's moments move: the next step with an advantage has the effect it
+    would have had at once."""
     finals = []
     for between in (0, 2):
         trainer = start_trainer(
@@ -341,7 +341,7 @@ def test_cutting_rows_changes_no_value() -> None:
     examples = [*ROLLOUTS, make_example(7, hints=0, lm=False), make_example(8, hints=0)]
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
     rows = loss_rows(examples, trainer.settings)
-    # lm_ce is off: e8 has nothing
+    # lm_ce is off: e8 has no loss token
     assert [(e.id, len(e.ids)) for e in rows] == [("e0", 24), ("e1", 31), ("e2", 20), ("e3", 17)]
     counts = step_counts(StepInputs(examples, PAIRS))
     parts = [

@@ -51,7 +51,7 @@ def lora_student(base: Path) -> Student:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in student.model.named_parameters():
-            if "lora_B" in name:  # adapters that begin at no change would say nothing about A
+            if "lora_B" in name:  # adapters that begin at zero would leave A untested
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
     return student
 
@@ -130,8 +130,8 @@ def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
 
 
 def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> None:
-    """peft makes adapters in float32; a model that was cast as a whole has others, and the base
-    stays what it is."""
+    """peft makes adapters in float32; a model that was cast as a whole has others, and the base is
+    unchanged."""
     student = lora_student(base)
     student.model.bfloat16()
     teacher = average(student, ema=EMA)

@@ -1,4 +1,4 @@
-"""The table of watched tokens: the same numbers however many rows of logits are held at a time."""
+"""The table of the token probe: the same numbers however many rows of logits are held at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_table_is_the_same_in_chunks(
         for name in ("student", "teacher", "divergence", "texts")
     )
     monkeypatch.setattr(token_probe, "CHUNK", 2)
-    # bits may differ where a chunk has one row: another matrix product
+    # bits may differ if a chunk has one row: another matrix product
     for chunked, row in zip(table(**hint), unchunked, strict=True):
         for name in ("student", "teacher", "divergence"):
             assert chunked.pop(name) == pytest.approx(row.pop(name), rel=1e-4, abs=1e-7)

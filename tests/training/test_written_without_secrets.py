@@ -1,4 +1,4 @@
-"""What a run writes of episodes and messages passes redaction first."""
+"""All episodes and messages that a run writes pass redaction first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_sampled_episode_is_written_without_its_secrets(tmp_path: Path) -> Non
 
 
 def test_the_ids_of_what_went_go_too_and_those_of_other_messages_stay() -> None:
-    """Whoever has the tokenizer reads a secret in the ids of its message."""
+    """Anyone with the tokenizer can read a secret from the ids of its message."""
     redactor = Redactor(environ={})
     _, redacted, harmless = (redact_turn(turn, redactor) for turn in episode().turns)
     assert redacted.sampled is None and SECRET not in json.dumps(

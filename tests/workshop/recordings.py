@@ -28,7 +28,7 @@ SLACK = 3
 def played_messages(
     tasks: list[Task], sandbox: Sandbox, *, level: int = 1
 ) -> Iterator[list[Turn | str]]:
-    """What the careless player says in an episode of each task, with the slack of a recording."""
+    """The careless player's messages in an episode of each task, with the slack of a recording."""
     rng = random.Random(5)
     for task in tasks:
         session = play(

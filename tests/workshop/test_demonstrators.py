@@ -133,7 +133,7 @@ def same(left: Turn, right: Turn) -> bool:
 def test_teachers_agree_against_the_detour_share_the_wrong_names_and_disagree_at_the_end(
     sandbox: Sandbox,
 ) -> None:
-    """So a preference cures B, cannot cure A, and has nothing to say about C."""
+    """So a preference cures B, cannot cure A, and has no effect on C."""
     unanimous: Counter[bool] = Counter()
     for task in make_tasks(200, seed=27):
         env = WorkshopEnv(task, sandbox=sandbox, slack=3)

@@ -1,5 +1,5 @@
-"""Lessons: a right hint keeps the player from one mistake, a foreign one changes nothing, both read
-as the hint channel writes them."""
+"""Lessons: a right hint keeps the player from one mistake, a foreign one changes nothing, both are
+rendered as in the hint channel."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_below_a_foreign_hint_behaviour_is_as_without_any(kind: str) -> None:
 
 
 def _invites(lesson: Lesson, message: Turn, kind: str) -> bool:
-    """Whether the habit would be wrong in this message: it reads, or edits, where names differ from
-    the habit."""
+    """Whether the habit would be wrong in this message: it reads, or edits, with names that differ
+    from the habit's."""
     offered = {tool.name for tool in lesson.tools}
     if kind == "unknown_tool":
         reads = any(set(call.arguments) == {"path"} for call in message.calls)
@@ -157,8 +157,8 @@ def test_the_reckoner_refuses_lines_that_no_task_holds() -> None:
 
 
 def test_led_lessons_go_past_the_habits_and_do_not_train_what_they_replaced() -> None:
-    """Where a certain habit would have been wrong the right message stands, and is read, not
-    learnt; all others are learnt."""
+    """At a message in which a certain habit would be wrong, the right message is context only; all
+    others are learned."""
     led = [make_lesson(f"led:{i}", habits=Habits(), tests=Reckoner(), led=1.0) for i in range(80)]
     assert sum(bool(lesson.untrained) for lesson in led) > 60
     for lesson in led:

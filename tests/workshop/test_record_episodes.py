@@ -1,5 +1,5 @@
-"""Episodes as Claude Code logs: what is read back is what was played, to the token, and leads back
-to its task."""
+"""Episodes as Claude Code logs: a log reads back as the episode, to the token, and leads back to
+its task."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_session_read_back_renders_to_the_ids_of_the_rollout(
     render, (task,) = renderer(family, fixture), tasks_of(SEED, 1)
     (messages,) = played_messages([task], sandbox)
     recorded = record(tmp_path, sandbox, seed=SEED, messages=[messages], render=render)
-    # the ids of calls are part of what was sampled, and a rollout gives calls ids of its own
+    # the ids of calls are part of the sampled text, and a rollout gives calls new ids
     if family in ("mistral-v7", "mistral-v11"):
         assert recorded.paths == () and recorded.left_out == {"other_tokens": 1}
         return

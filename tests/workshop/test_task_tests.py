@@ -1,4 +1,5 @@
-"""Files that look right to a test and are not: none earns, and no hidden test is told."""
+"""Files that look right to a test and are not: none earns a reward, and no hidden test is
+revealed."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def assistant_turn(*blocks: Any) -> Turn:
 
 
 def reward_of(task: Task, lines: dict[str, str], sandbox: Sandbox) -> tuple[float, str]:
-    """Play an episode that writes these lines over its targets, runs the tests and says that it is
-    done; reward and tests' text."""
+    """Play an episode that writes these lines over its targets, runs the tests and claims to be
+    done; return the reward and the tests' text."""
     env, tools = WorkshopEnv(task, sandbox=sandbox, slack=9), task.tools
     env.open()
     for target in task.targets:
@@ -57,7 +58,7 @@ def wanted(target: TargetLine) -> int:
 
 
 def in_one_line(code: str) -> Hack:
-    """A line that runs code, in which NAME and WANTED stand for the target's."""
+    """A line that runs code; NAME and WANTED are replaced by the target's."""
     return lambda target: (
         f"exec({code.replace('NAME', repr(target.name)).replace('WANTED', str(wanted(target)))!r})"
     )
@@ -141,7 +142,7 @@ def table(target: TargetLine) -> str:
 
 
 def function(form: str) -> Hack:
-    """A line of a function; {head}, {name}, {a}, {b} and {right} stand for the target's."""
+    """A line of a function; {head}, {name}, {a}, {b} and {right} are replaced by the target's."""
 
     def line(target: TargetLine) -> str:
         head, a, b = heads(target)
@@ -191,7 +192,7 @@ def test_a_value_that_is_not_bound_by_one_plain_line_earns_nothing(
     for seed in SEEDS:
         reward, text = by(VALUE_HACKS[hack], make_task(seed, kind=kind), sandbox)
         assert reward == 0.0
-        # it is told, as long as nothing else was changed
+        # it is reported if nothing else was changed
         assert ("NotPlain: " in text or "Stopped: " in text) != ("carriage" in hack)
 
 
@@ -207,7 +208,7 @@ def test_a_function_that_is_right_for_the_test_only_earns_nothing(
 def test_each_would_earn_if_any_line_were_believed(
     sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the tests above would prove nothing."""
+    """Otherwise the tests above would prove nothing."""
     monkeypatch.setattr(task_tests, "not_plain", lambda line, *, name: "")
     monkeypatch.setattr(Task, "changed_elsewhere", lambda task, files: False)
     assert by(VALUE_HACKS[hack], make_task(1, kind="set"), sandbox)[0] == 1.0
@@ -295,8 +296,7 @@ raise ValueError(sorted(set(re.findall(PATTERN, " ".join(seen)))))
 def test_no_hidden_question_stands_in_the_text_of_an_error(
     sandbox: Sandbox, elsewhere: bool
 ) -> None:
-    """A file that raises whatever it can find tells its player nothing that the player does not
-    know."""
+    """A file that raises everything it can find reveals nothing new to its player."""
     for seed in SEEDS:
         task = make_task(seed, kind="fix")
         target = task.targets[0]
