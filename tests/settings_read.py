@@ -1,9 +1,10 @@
 """Which settings does the code read? A static look at every attribute that is taken from a settings
 object.
 
-The classes of an expression follow from annotations: a parameter or field `settings: HintSettings`, a parameter of one of the package's own classes that has such a field, a call of
-`Config()`, a name assigned from such an expression, and attributes of those. `x.weight` on anything
-else does not count, so a field that shares its name with something used elsewhere is still found.
+The classes of an expression follow from annotations: a parameter or field `settings: HintSettings`,
+a parameter of one of the package's own classes that has such a field, a call of `Config()`, a name
+assigned from such an expression, and attributes of those. `x.weight` on anything else does not
+count, so a field that shares its name with something used elsewhere is still found.
 """
 
 from __future__ import annotations

@@ -124,11 +124,11 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
             )
         ]
         assert all(
-            line["message"]["role"] == "assistant" and line["message"]["author"] == row["name"]
-            for line in lines
+            fork["message"]["role"] == "assistant" and fork["message"]["author"] == row["name"]
+            for fork in lines
         )
-        assert {line["session_id"] for line in lines} == OUT and {
-            line["origin"] for line in lines
+        assert {fork["session_id"] for fork in lines} == OUT and {
+            fork["origin"] for fork in lines
         } == {"student"}
     pairs = {(p["a"], p["b"]) for p in table["paired"]}
     assert pairs == {("after", "before"), ("after", "placebo"), ("placebo", "before")}
@@ -193,10 +193,15 @@ def test_a_run_that_forks_says_so_and_stale_sessions_are_refused(
     result = recompose("train", "--name", "forked", *TRAIN, *fork, cwd=folder)
     assert result.code == 0 and f"{6 - len(OUT)} imported sites" in read(result)
     run = folder / "recompose" / "runs" / "forked"
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [
-        (line["fork/sites"], line["fork/samples"], line["fork/same"], line["hint/tokens"])
-        for line in lines
+        (
+            metrics["fork/sites"],
+            metrics["fork/samples"],
+            metrics["fork/same"],
+            metrics["hint/tokens"],
+        )
+        for metrics in steps
     ] == [(2, 2, 0, 0)] * 2
     rows = [
         json.loads(line)

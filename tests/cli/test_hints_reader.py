@@ -121,7 +121,7 @@ def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path)
     """A real HTTP server on this machine; the sessions were ingested without redaction, and the
     requests are redacted all the same."""
     secrets = planted(per_kind=2)
-    text = "\n".join(one.text for one in secrets)
+    text = "\n".join(secret.text for secret in secrets)
     (work / "logs" / "one.jsonl").write_text("\n".join(log_lines(text)) + "\n", "utf-8")
     # another log of the same name: it would be kept apart
     (work / "recompose" / "sessions.jsonl").unlink()
@@ -134,9 +134,9 @@ def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path)
         result = recompose("hints", "--json", cwd=work)
         assert result.code == 0, result.err
         assert (result.value["hints"], len(endpoint.seen)) == (1, 3)
-        sent = json.dumps([one.body for one in endpoint.seen], ensure_ascii=False)
+        sent = json.dumps([request.body for request in endpoint.seen], ensure_ascii=False)
         assert "[REDACTED:" in sent
-        assert [one.kind for one in secrets if still_there(one, sent)] == []
+        assert [secret.kind for secret in secrets if still_there(secret, sent)] == []
         assert endpoint.seen[0].body["response_format"]["json_schema"]["strict"] is True
         again = recompose("hints", "--json", cwd=work)
         # the ledger had all of it: nobody was asked twice

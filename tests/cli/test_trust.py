@@ -626,7 +626,8 @@ def test_replay_says_to_which_host_with_which_variable(strange: Path) -> None:
     settings(
         strange,
         '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n'
-        '[replay.teacher.mine]\nmodel = "acme/m"\nbase_url = "http://localhost:1/v1"\nkey_env = ""\n',
+        '[replay.teacher.mine]\nmodel = "acme/m"\n'
+        'base_url = "http://localhost:1/v1"\nkey_env = ""\n',
     )
     result = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
     assert result.value["settings_read"]["sends"] == [

@@ -284,8 +284,8 @@ def test_a_channel_is_compared_with_its_own_placebo() -> None:
 def test_a_family_is_compared_where_both_could_make_its_mistake(
     oracle: list[EpisodeResult],
 ) -> None:
-    """ "C" is open only in an episode that ended with the right files: tasks on which one player had
-    no opportunity are not compared."""
+    """Family C is open only in an episode that ended with the right files: tasks in which a player
+    had no opportunity are not compared."""
     half = [
         replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)
     ]

@@ -15,6 +15,12 @@ Array = np.ndarray
 Rows = Callable[[Array, Array, Array], Array]
 
 
+def random_logits(n: int = 5, v: int = 9, scale: float = 1.5, seed: int = 0) -> tuple[Array, Array]:
+    """Logits of a student and of a teacher."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
+
+
 def softmax(z: Array) -> Array:
     e = np.exp(z - z.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)

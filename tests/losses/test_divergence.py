@@ -13,6 +13,7 @@ from torch import Tensor
 
 from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_teacher_student
 from composer_replication.losses.hint_loss import hint_divergence
+from tests.losses.reference import random_logits
 
 # ---- an independent reference: textbook sums in float64, gradient by central differences ----
 
@@ -50,20 +51,13 @@ def np_gradient(
     return out
 
 
-def random_logits(
-    seed: int = 0, n: int = 5, v: int = 11, scale: float = 2.0
-) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
-
-
 def call(beta: float) -> Callable[..., Tensor]:
     return lambda s, t, **k: jsd(s, t, beta=beta, **k)
 
 
 def agrees(fn: Callable[..., Tensor], beta: float, temperature: float = 1.0) -> bool:
     """Value, student gradient and absence of a teacher gradient, all against the reference."""
-    s_np, t_np = random_logits()
+    s_np, t_np = random_logits(v=11, scale=2.0)
     s, t = torch.tensor(s_np, requires_grad=True), torch.tensor(t_np, requires_grad=True)
     value = fn(s, t, temperature=temperature)
     if value.requires_grad:

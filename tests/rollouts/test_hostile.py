@@ -42,27 +42,27 @@ QUICK = EpisodeLimits(tool_timeout_s=0.2)
 
 
 class Bad(Shelf):
-    """Does something else than it should in one of its methods."""
+    """Misbehaves in one of its methods."""
 
     def __init__(
         self, fault: Callable[[], Any], *, at: str = "reply", runs_in: str = "one_thread"
     ) -> None:
         super().__init__()
-        self.what, self.at, self.runs_in = fault, at, runs_in
+        self.fault, self.at, self.runs_in = fault, at, runs_in
 
     def open(self) -> Opening:
-        return self.what() if self.at == "open" else super().open()
+        return self.fault() if self.at == "open" else super().open()
 
     def reply(self, turn: Turn) -> Reply:
-        return self.what() if self.at == "reply" else super().reply(turn)
+        return self.fault() if self.at == "reply" else super().reply(turn)
 
     def reward(self) -> float:
-        return self.what() if self.at == "reward" else 1.0
+        return self.fault() if self.at == "reward" else 1.0
 
     def close(self) -> None:
         super().close()
         if self.at == "close":
-            self.what()
+            self.fault()
 
 
 def fail() -> Any:
@@ -219,10 +219,10 @@ def test_a_tool_that_exits_is_an_error_that_the_model_sees() -> None:
 def test_an_exception_whose_words_hang_or_exit_is_one_like_others() -> None:
     class Mute(Exception):
         def __init__(self, fault: Callable[[], Any]) -> None:
-            self.what = fault
+            self.fault = fault
 
         def __str__(self) -> str:
-            return self.what()
+            return self.fault()
 
     def raising(fault: Callable[[], Any]) -> Any:
         raise Mute(fault)

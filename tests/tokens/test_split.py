@@ -83,7 +83,7 @@ def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_not
     named = [
         (pair, fractions[0])
         for pair in itertools.pairwise(SESSIONS[:200])
-        if (fractions := possible_fractions([one.id for one in pair]))
+        if (fractions := possible_fractions([member.id for member in pair]))
     ]
     assert len(named) > 100
     for pair, fraction in named:

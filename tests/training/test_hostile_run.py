@@ -97,7 +97,7 @@ def test_the_page_has_a_table_of_what_was_lost(run: RunDir) -> None:
     lines = run.metrics()
     for name in ("lost/env_error", "lost/env_timeout", "rollouts/refused_calls"):
         assert (
-            rows[name]["count"] == sum(line[name] for line in lines)
+            rows[name]["count"] == sum(metrics[name] for metrics in lines)
             and rows[name]["of"] == GROUPS * SIZE * STEPS
         )
     page = run_page(run_report(run.path))
