@@ -51,7 +51,7 @@ def assistant_turns_of(session: Session) -> list[int]:
 
 
 def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None:
-    session = session_of(long_turns(5, words=5))
+    session = session_of(long_turns(5, num_words=5))
     a, b = assistant_turns_of(session)[1], assistant_turns_of(session)[3]
     items = build(session, [anchor(b), anchor(a)])
     (example,) = examples(items)
@@ -64,7 +64,7 @@ def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None
 
 
 def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
-    session = session_of(long_turns(8, words=5), copied=2)
+    session = session_of(long_turns(8, num_words=5), copied=2)
     copied, mistake, rejected, filtered, plain, check = assistant_turns_of(session)[:6]
     foreign = replace(session.turns[filtered], author="someone-else")
     session = replace(
@@ -107,7 +107,7 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
 
 
 def test_every_anchor_is_held_once_or_counted_over_all_windows() -> None:
-    session = session_of(long_turns(30, words=20))
+    session = session_of(long_turns(30, num_words=20))
     big = Turn(role="assistant", author="m1", blocks=(Text("word " * 900),))
     session = replace(session_of([*session.turns[:20], big, *session.turns[20:]]))
     anchors = [anchor(n) for n in assistant_turns_of(session)]
@@ -118,7 +118,7 @@ def test_every_anchor_is_held_once_or_counted_over_all_windows() -> None:
 
 
 def test_what_is_held_out_holds_nothing() -> None:
-    session = session_of(long_turns(3, words=5))
+    session = session_of(long_turns(3, num_words=5))
     items = build(
         session,
         [anchor(n) for n in assistant_turns_of(session)],
@@ -162,7 +162,7 @@ def good() -> Session:
 
 
 def test_the_report_counts_anchors_and_they_survive_the_disk(tmp_path: Path) -> None:
-    session = session_of(long_turns(5, words=5))
+    session = session_of(long_turns(5, num_words=5))
     items = build(session, [anchor(n) for n in assistant_turns_of(session)[:3]])
     report = write_dataset(tmp_path, items, meta={})
     (example,) = examples(items)
@@ -172,7 +172,7 @@ def test_the_report_counts_anchors_and_they_survive_the_disk(tmp_path: Path) -> 
 
 
 def test_the_rejected_side_is_the_sessions_own_ids() -> None:
-    session = session_of(long_turns(5, words=5))
+    session = session_of(long_turns(5, num_words=5))
     at = assistant_turns_of(session)[2]
     chosen = Turn(role="assistant", author="t", blocks=(Text("Better."),))
     items = build(session, [], preferences=[Preference(session_id="s1", turn=at, chosen=chosen)])

@@ -643,7 +643,7 @@ def test_a_template_that_never_works_stops_the_build_by_name_after_counting_what
 
 def test_a_big_session_is_built_in_seconds() -> None:
     """1.5 MB: quadratic work (a prefix rendered or encoded per message) takes minutes here."""
-    session = session_of(long_turns(1500, words=100), tools=TOOLS)
+    session = session_of(long_turns(1500, num_words=100), tools=TOOLS)
     size = sum(
         len(b.text) for t in session.turns for b in t.blocks if isinstance(b, (Text, ToolResult))
     )
