@@ -55,7 +55,9 @@ def played(
 ) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
-        return make_live(world, live_config(**options), kept=strong_kinds).step(None, step=step)
+        return make_live(world, live_config(**options), strong_kinds=strong_kinds).step(
+            None, step=step
+        )
 
 
 @pytest.fixture(scope="module")
