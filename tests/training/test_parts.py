@@ -65,7 +65,7 @@ def test_every_step_has_every_stratum_without_replacement(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    both=st.integers(0, 5),
+    both_kinds=st.integers(0, 5),
     hint=st.integers(0, 5),
     lm=st.integers(0, 5),
     neither=st.integers(0, 3),
