@@ -19,7 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # no test sees or changes what the user has trusted
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="recompose-tests-")
 
-# How long an input takes to make says more about what else the machine does than about the code; CI
+# No deadline: the time that an input takes depends on the machine's load more than on the code. CI
 # repeats the same inputs.
 settings.register_profile(
     "here",
@@ -46,7 +46,7 @@ OWN_LOGS = (ROOT / "examples" / "demo_logs", ROOT / "tests" / "data" / "ingestio
 @pytest.fixture(scope="session")
 def traces_dir() -> Path:
     """The folder of public sessions (see tests/traces_manifest.json); tests that need it are
-    skipped where it is absent."""
+    skipped if it is absent."""
     folder = os.environ.get(TRACES_VARIABLE, "")
     if not folder:
         pytest.skip(
@@ -61,8 +61,8 @@ def traces_dir() -> Path:
 
 @pytest.fixture(scope="session", params=["own", pytest.param("public", marks=pytest.mark.real)])
 def log_folders(request: pytest.FixtureRequest) -> tuple[Path, ...]:
-    """Folders of logs: our own of every era, which run everywhere, and the public sessions where
-    they are."""
+    """Folders of logs: ours of every era, which run everywhere, and the public sessions if they are
+    present."""
     return OWN_LOGS if request.param == "own" else (request.getfixturevalue("traces_dir"),)
 
 

@@ -1,10 +1,10 @@
 """Which settings does the code read? A static look at every attribute that is taken from a settings
 object.
 
-What an expression may be is followed from annotations: a parameter or field `settings:
-HintSettings`, a parameter of one of the package's own classes that has such a field, a call of
-`Config()`, a name assigned from such an expression, and attributes of those. `x.weight` on anything
-else does not count, so a field that shares its name with something used elsewhere is still found.
+The classes of an expression follow from annotations: a parameter or field `settings: HintSettings`,
+a parameter of one of the package's own classes that has such a field, a call of `Config()`, a name
+assigned from such an expression, and attributes of those. `x.weight` on anything else does not
+count, so a field that shares its name with something used elsewhere is still found.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NOTHING: Names = frozenset()
 
 def settings_classes(group: type[Settings] = Config) -> dict[str, type[Settings]]:
     """Every settings class below Config, by name."""
-    found = {group.__name__: group}
+    classes = {group.__name__: group}
     for field in group.model_fields.values():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            found |= settings_classes(field.annotation)
-    return found
+            classes |= settings_classes(field.annotation)
+    return classes
 
 
 CLASSES = settings_classes()
@@ -97,7 +97,7 @@ class Reader(ast.NodeVisitor):
         self.read: set[tuple[str, str]] = set()
 
     def classes_of(self, node: ast.expr) -> Names:
-        """What an expression may be."""
+        """The possible classes of an expression."""
         if isinstance(node, ast.Name):
             return next(
                 (scope[node.id] for scope in reversed(self.scopes) if node.id in scope), NOTHING

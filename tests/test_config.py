@@ -50,11 +50,11 @@ def test_the_file_is_found_upward_and_paths_are_relative_to_it(tmp_path: Path) -
 
 def test_paths_in_flags_are_relative_to_the_current_folder(tmp_path: Path) -> None:
     write(tmp_path / "recompose.toml", "")
-    here = tmp_path / "here"
-    here.mkdir()
-    assert load_config(flags={"build.pairs": "pairs.jsonl"}, start=here).config.build.pairs == str(
-        here / "pairs.jsonl"
-    )
+    folder = tmp_path / "here"
+    folder.mkdir()
+    assert load_config(
+        flags={"build.pairs": "pairs.jsonl"}, start=folder
+    ).config.build.pairs == str(folder / "pairs.jsonl")
 
 
 def test_later_files_win_and_flags_win_over_files(tmp_path: Path) -> None:
@@ -234,16 +234,16 @@ def test_the_written_file_holds_every_default(tmp_path: Path) -> None:
         load_config([write(tmp_path / "as_written.toml", text)], start=tmp_path).config == Config()
     )
     lines = [re.sub(r"^# (?=\w+ = )", "", line) for line in text.splitlines()]
-    told = tomllib.loads("\n".join(lines))
-    assert Config.model_validate(told) == Config()
-    assert sum(len(values) for values in told.values() if isinstance(values, dict)) > 20
-    assert told["train"]["hint"]["beta"] == 0.5
+    written = tomllib.loads("\n".join(lines))
+    assert Config.model_validate(written) == Config()
+    assert sum(len(values) for values in written.values() if isinstance(values, dict)) > 20
+    assert written["train"]["hint"]["beta"] == 0.5
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: float) -> None:
-    """Log-probs are the model's own, at temperature 1; what only the hint channel trains may be
-    sampled at any."""
+    """Log-probs are those of the model, at temperature 1; turns that only the hint channel trains
+    on may be sampled at any."""
     rollouts = {"env": "workshop", "temperature": temperature}
     with pytest.raises(
         ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"

@@ -1,5 +1,4 @@
-"""Pages that repeat what the program prints do not go stale, and the wheel carries what the demo
-needs."""
+"""Pages that repeat program output do not go stale, and the wheel contains the demo's files."""
 
 from __future__ import annotations
 
@@ -26,8 +25,10 @@ NOT_CODE = "composer_replication.compat.paths."
 
 def test_the_page_of_verbs_is_what_help_prints(repository_root: Path) -> None:
     command = [sys.executable, "scripts/docs_cli.py", "--check"]
-    done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(
+        command, cwd=repository_root, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere(repository_root: Path) -> None:
@@ -44,8 +45,10 @@ def test_the_wheel_carries_the_demo_and_the_templates(
     """Built from the tree as it is, without a network; tests and secrets of the checkout stay
     out."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        command, cwd=repository_root, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     student = {
@@ -73,17 +76,17 @@ def test_the_wheel_carries_the_demo_and_the_templates(
 def test_every_worked_example_of_a_docstring_is_right() -> None:
     """A reader believes them: eight had gone stale while nobody ran them."""
     names = [
-        found.name
-        for found in pkgutil.walk_packages(composer_replication.__path__, "composer_replication.")
+        module.name
+        for module in pkgutil.walk_packages(composer_replication.__path__, "composer_replication.")
     ]
-    there = [
+    with_examples = [
         name
         for name in names
         if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
     ]
-    said, attempted = io.StringIO(), 0
-    with contextlib.redirect_stdout(said):
-        for name in there:
+    output, attempted = io.StringIO(), 0
+    with contextlib.redirect_stdout(output):
+        for name in with_examples:
             if not name.startswith(NOT_CODE):
                 attempted += doctest.testmod(importlib.import_module(name)).attempted
-    assert not said.getvalue() and attempted >= 300
+    assert not output.getvalue() and attempted >= 300

@@ -1,4 +1,4 @@
-"""The house stands as drawn: the ground floor needs no torch, `--help` costs nothing, every setting
+"""The layers of the package hold: the ground floor needs no torch, `--help` is fast, every setting
 is read."""
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
 
 
 def modules_after(code: str, *arguments: str) -> set[str]:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
     )
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(completed.stdout.splitlines()[-1]))
 
 
 def test_the_rooms_are_there_and_no_other(repository_root: Path) -> None:
     package = repository_root / "src" / "composer_replication"
-    found = {p.name for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
-    assert found == set(ROOMS)
+    rooms = {p.name for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
+    assert rooms == set(ROOMS)
     assert {p.name for p in package.glob("*.py")} == {"__init__.py"}
 
 
@@ -79,10 +79,10 @@ print(json.dumps([time.process_time(), sorted(sys.modules)]))
 """
     seconds: list[float] = []
     for _ in range(3):  # the best of three: a busy machine is not our slowness
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
-        used, modules = json.loads(done.stdout)
+        used, modules = json.loads(completed.stdout)
         seconds.append(used)
         assert not {
             *HEAVY,
@@ -117,16 +117,16 @@ def test_a_setting_that_nobody_reads_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = 1\n" * 801, "801 lines"),
         ("def long():\n" + "    x = 1\n" * 140, "long has 141 lines"),
     ],
 )
-def test_the_caps_are_held(tmp_path: Path, text: str, told: str) -> None:
+def test_the_caps_are_held(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "module.py"
     path.write_text(text, "utf-8")
-    assert any(told in line for line in over_caps(path))
+    assert any(message in line for line in over_caps(path))
 
 
 def test_a_dumping_ground_is_refused(tmp_path: Path) -> None:

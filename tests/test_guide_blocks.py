@@ -1,11 +1,10 @@
 """Every code block of the earlier guide, as its readers would paste it, with the outcome that
 docs/coming_from_the_guide.md records.
 
-The blocks are not ours to publish, so they are not in this repository: they are read from the
+The blocks are not ours to publish, so they are not in this repository: the tests read them from the
 folder that COMPOSER_REPLICATION_GUIDE_BLOCKS names, or from ../shared/guide_blocks beside the
-checkout, and each of those tests says so where there is none. What the blocks rely on is tested
-without them as well, by code of our own: the second half of this file, and the tests that the page
-names.
+checkout, and are skipped if there is none. The second half of this file, and the tests that the
+page names, check the same functions without the blocks.
 """
 
 from __future__ import annotations
@@ -60,16 +59,16 @@ def recorded() -> dict[int, re.Match[str]]:
 
 
 def folder() -> Path:
-    given = os.environ.get(VARIABLE, "")
-    found = Path(given) if given else ROOT.parent / "shared" / "guide_blocks"
-    if not found.is_dir():
-        if given:
-            pytest.fail(f"{VARIABLE} names {found}, which is no folder")
+    configured = os.environ.get(VARIABLE, "")
+    blocks = Path(configured) if configured else ROOT.parent / "shared" / "guide_blocks"
+    if not blocks.is_dir():
+        if configured:
+            pytest.fail(f"{VARIABLE} names {blocks}, which is no folder")
         pytest.skip(
             f"the guide's blocks are not here: set {VARIABLE} to their folder; what they rely on is"
             " tested in this file without them"
         )
-    return found
+    return blocks
 
 
 def block(number: int) -> str:
@@ -84,14 +83,14 @@ def block(number: int) -> str:
             lines = [*lines[: n + 1], *(f"    {inner}" for inner in lines[n + 1 :])]
             break
     text = "\n".join(lines)
-    for dots, own in READERS_OWN.get(number, {}).items():
+    for dots, replacement in READERS_OWN.get(number, {}).items():
         assert dots in text, f"block {number} has no {dots} any more"
-        text = text.replace(dots, own)
+        text = text.replace(dots, replacement)
     return text
 
 
 def run(number: int, names: dict[str, Any]) -> dict[str, Any]:
-    """Run a block and those before it, as in a notebook: `await` may stand at the top."""
+    """Run a block and those before it, as in a notebook: `await` may occur at the top level."""
     for n in (*BEFORE.get(number, ()), number):
         code = compile(block(n), f"block {n}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if code.co_flags & inspect.CO_COROUTINE:
@@ -121,13 +120,13 @@ def training() -> dict[str, Any]:
     model = small_model()
     known = {f"dpo_{side}_ref_logprobs": torch.full((2,), -30.0) for side in ("chosen", "rejected")}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    own = {
+    defaults = {
         "model": model,
         "batch": {**batch(), **known},
         "optimizer": optimizer,
         "num_train_steps": 3,
     }
-    return {**own, "compose_loss": composer_replication.compose_loss}
+    return {**defaults, "compose_loss": composer_replication.compose_loss}
 
 
 # ---- the page ----
@@ -165,9 +164,9 @@ def test_blocks_that_ask_teachers_run(replaying: dict[str, Any]) -> None:
         "n_teachers_agreeing"
     ] == 3
     normalized = run(5, {**replaying})["normalized"]
-    assert [one["chosen"] for one in normalized] == ['read {"path":"a.py"}'] * 2 and isinstance(
-        normalized[0], NormalizedDPOPair
-    )
+    assert [dpo_pair["chosen"] for dpo_pair in normalized] == [
+        'read {"path":"a.py"}'
+    ] * 2 and isinstance(normalized[0], NormalizedDPOPair)
     names = run(6, {**replaying})
     assert (
         isinstance(names["teacher_actions"], TeacherActions)
@@ -263,7 +262,7 @@ def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without
 
     monkeypatch.chdir(tmp_path)
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
-    how = {
+    options = {
         "max_steps": 1,
         "per_device_train_batch_size": 2,
         "num_generations": 2,
@@ -271,7 +270,7 @@ def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without
         "save_strategy": "no",
     }
     args = composer_replication.ComposerReplicationConfig(
-        output_dir="out", use_cpu=True, report_to="none", hint_weight=0.0, **how
+        output_dir="out", use_cpu=True, report_to="none", hint_weight=0.0, **options
     )
     names |= {
         "own_reward": lambda completions, **row: [float(n) for n in range(len(completions))],
@@ -310,19 +309,19 @@ def moved_tokens() -> dict[str, torch.Tensor]:
 
 def test_the_formula_that_the_guide_quotes_is_our_dppo() -> None:
     """16, with the default bounds and with others."""
-    given = moved_tokens()
+    moved = moved_tokens()
     for high, low, tau, kl in ((0.2, 0.2, 1.0, 1e-3), (0.1, 0.3, 0.5, 0.05)):
         settings_of = {"dppo_mask_high": high, "dppo_mask_low": low, "adv_tau": tau, "kl_tau": kl}
-        theirs = run(16, {**given, **settings_of, "exp": torch.exp, "where": torch.where})["loss"]
+        theirs = run(16, {**moved, **settings_of, "exp": torch.exp, "where": torch.where})["loss"]
         ours = dppo(
-            given["trainer_logprobs"],
-            given["inference_logprobs"],
-            tau * given["advantages"],
+            moved["trainer_logprobs"],
+            moved["inference_logprobs"],
+            tau * moved["advantages"],
             mask_low=low,
             mask_high=high,
             kl_tau=kl,
         )
-        assert ours[given["loss_mask"]].sum().item() == pytest.approx(theirs.item(), rel=1e-12)
+        assert ours[moved["loss_mask"]].sum().item() == pytest.approx(theirs.item(), rel=1e-12)
 
 
 # ---- the same without the blocks, by code of our own ----
@@ -332,7 +331,7 @@ def test_from_a_log_to_a_gradient_with_nothing_but_the_guides_names(
     tmp_path: Path, replaying: dict[str, Any]
 ) -> None:
     """Ingest, mark, hint, ask, agree, normalize, collate, and one step of all three terms: each
-    hands on what the next one takes."""
+    hands on the input of the next one."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from composer_replication.ingestion import (
@@ -420,12 +419,12 @@ def test_the_choices_and_their_defaults_are_those_of_the_guide() -> None:
 
 
 def test_simpo_is_one_keyword_and_needs_no_reference() -> None:
-    own = training()
-    held = {key: value for key, value in own["batch"].items() if "ref_logprobs" not in key}
-    parts = own["compose_loss"](
-        own["model"], held, dpo_variant="simpo", simpo_beta=2.0, simpo_gamma=1.0
+    run = training()
+    held = {key: value for key, value in run["batch"].items() if "ref_logprobs" not in key}
+    parts = run["compose_loss"](
+        run["model"], held, dpo_variant="simpo", simpo_beta=2.0, simpo_gamma=1.0
     )
-    with_reference = own["compose_loss"](own["model"], own["batch"])
+    with_reference = run["compose_loss"](run["model"], run["batch"])
     assert (
         parts.lm_ce.item() == with_reference.lm_ce.item()
         and parts.trace_replay_dpo.item() != with_reference.trace_replay_dpo.item()
@@ -433,14 +432,14 @@ def test_simpo_is_one_keyword_and_needs_no_reference() -> None:
 
 
 def test_a_run_with_taid_moves_its_share() -> None:
-    own, schedule = training(), composer_replication.TAIDScheduler(num_train_steps=10)
+    run, schedule = training(), composer_replication.TAIDScheduler(num_train_steps=10)
     shares = [schedule.t]
     for step in range(3):
-        parts = own["compose_loss"](
-            own["model"], own["batch"], sdpo_wrapper="taid", taid_t=schedule.t
+        parts = run["compose_loss"](
+            run["model"], run["batch"], sdpo_wrapper="taid", taid_t=schedule.t
         )
         parts.total.backward()
-        own["optimizer"].step()
+        run["optimizer"].step()
         shares.append(schedule.update_t(parts.sdpo_jsd.detach(), global_step=step))
     assert shares[0] == 0.4 and shares[1:] == sorted(shares[1:]) and shares[-1] == schedule.t > 0.4
 
@@ -453,24 +452,24 @@ def test_at_share_0_the_teacher_says_nothing() -> None:
             torch.randn(1, 2, 4),
         ),
     )
-    one, other = (
+    first_loss, second_loss = (
         composer_replication.taid_loss(student, teacher, torch.ones(1, 2), t=0.0).item()
         for teacher in teachers
     )
-    assert one == pytest.approx(other, abs=1e-6)
-    one, other = (
+    assert first_loss == pytest.approx(second_loss, abs=1e-6)
+    first_loss, second_loss = (
         composer_replication.taid_loss(student, teacher, torch.ones(1, 2), t=0.5).item()
         for teacher in teachers
     )
-    assert abs(one - other) > 1e-3
+    assert abs(first_loss - second_loss) > 1e-3
 
 
 def test_dppo_drops_tokens_whose_probability_moved_too_far_and_keeps_their_kl() -> None:
-    given = moved_tokens()
+    tokens = moved_tokens()
     now, then, advantage = (
-        given["trainer_logprobs"],
-        given["inference_logprobs"],
-        given["advantages"],
+        tokens["trainer_logprobs"],
+        tokens["inference_logprobs"],
+        tokens["advantages"],
     )
     moved = now.exp() - then.exp()
     for n, value in enumerate(

@@ -1,5 +1,5 @@
-"""docs/coming_from_the_guide.md: every name it promises is there, where it says, and nothing that
-is there is called still to come."""
+"""docs/coming_from_the_guide.md: every promised name exists at the named place, and no existing one
+is listed as still to come."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_of(cell: str) -> list[str]:
 def test_every_name_is_at_the_top_level_and_defined_where_the_page_says(
     repository_root: Path,
 ) -> None:
-    found = 0
+    num_rows = 0
     for names, homes, *_ in rows(repository_root):
         for name in names_of(names):
             if homes == "gone":
@@ -52,8 +52,8 @@ def test_every_name_is_at_the_top_level_and_defined_where_the_page_says(
             assert any(defined.search(file.read_text("utf-8")) for file in files), (
                 f"{name} is not defined in {homes}"
             )
-            found += 1
-    assert found >= 25
+            num_rows += 1
+    assert num_rows >= 25
 
 
 def section(root: Path, title: str) -> str:
@@ -78,12 +78,14 @@ def test_what_is_still_to_come_is_what_the_page_says_and_nothing_else(
 def test_the_page_lists_the_module_paths(repository_root: Path) -> None:
     listed = section(repository_root, "Module paths").strip().partition("\n\n")[0]
     assert QUOTED.findall(listed) == sorted(MODULES)
-    told = {
+    modules_on_page = {
         path
         for names, *_ in rows(repository_root)
         for path in QUOTED.findall(" ".join(re.findall(r"\(([^)]*)\)", names)))
     }
-    assert told and told <= set(MODULES), "a module of the guide that a row names is no path here"
+    assert modules_on_page and modules_on_page <= set(MODULES), (
+        "a module of the guide that a row names is no path here"
+    )
 
 
 def test_the_page_names_every_recipe_that_ships(repository_root: Path) -> None:
@@ -95,11 +97,14 @@ def test_the_page_names_every_recipe_that_ships(repository_root: Path) -> None:
 
 
 def test_every_name_of_the_guide_that_is_exported_has_a_row(repository_root: Path) -> None:
-    told = {name for names, *_ in rows(repository_root) for name in names_of(names)}
+    names_on_page = {name for names, *_ in rows(repository_root) for name in names_of(names)}
     exported = {
         name
         for name, home in composer_replication._homes().items()
         if ".compat." in home or home.endswith(".data.teachers.defaults")
     }
     assert len(exported) > 20
-    assert exported - {"LossComponents"} <= told and "ComposerReplicationTrainer" in told
+    assert (
+        exported - {"LossComponents"} <= names_on_page
+        and "ComposerReplicationTrainer" in names_on_page
+    )

@@ -20,7 +20,7 @@ def package_files(root: Path) -> list[Path]:
 
 
 def repeated(places: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: found for name, found in places.items() if len(found) > 1}
+    return {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
 def definitions(files: list[Path]) -> dict[str, list[str]]:
@@ -53,7 +53,7 @@ def banned_names(glossary: str) -> set[str]:
 
 
 def identifiers(text: str) -> set[str]:
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(ast.parse(text)):
         match node:
             case (
@@ -63,10 +63,10 @@ def identifiers(text: str) -> set[str]:
                 | ast.FunctionDef(name=name)
                 | ast.ClassDef(name=name)
             ):
-                found.add(name)
+                names.add(name)
             case _:
                 pass
-    return found
+    return names
 
 
 def test_no_class_and_no_public_function_has_two_homes(repository_root: Path) -> None:
@@ -83,12 +83,12 @@ def test_no_two_files_have_one_name(repository_root: Path) -> None:
 def test_no_banned_word_of_the_glossary_is_an_identifier(repository_root: Path) -> None:
     banned = banned_names((repository_root / "docs" / "glossary.md").read_text("utf-8"))
     assert len(banned) >= 10
-    found = {
+    offending = {
         path.name: names
         for path in package_files(repository_root)
         if (names := identifiers(path.read_text("utf-8")) & banned)
     }
-    assert found == {}
+    assert offending == {}
 
 
 @pytest.mark.parametrize(

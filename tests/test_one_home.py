@@ -1,4 +1,5 @@
-"""One home per concept: what is written down once decides everywhere, and a second copy is red."""
+"""One home per concept: each definition is written once and decides everywhere, and a second copy
+fails here."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def a_site(session: Session, category: Category) -> Site:
 
 
 def places_that_train(category: Category) -> dict[str, bool]:
-    """What each stage takes a site of this category for."""
+    """The use that each stage makes of a site of this category."""
     session = session_of(long_turns(3))
     site = a_site(session, category)
     hint = Hint(site_id=site.id, text="HINT", writer="w", kind="k")
@@ -48,7 +49,7 @@ def places_that_train(category: Category) -> dict[str, bool]:
         renderer=renderer("qwen3", "qwen3"),
         settings=BuildSettings(),
     )
-    skipped = {(one.channel, one.reason) for one in examples if isinstance(one, Skipped)}
+    skipped = {(skip.channel, skip.reason) for skip in examples if isinstance(skip, Skipped)}
     chain = site_chain([site], {site.id: hint}, skipped={}, held_out=frozenset(), views=None)
     view = site_view(session, site, hint, number=1, before=1, after=1)
     assert view["message"]["place"] in (MISTAKE, APART)
@@ -68,7 +69,7 @@ def test_every_stage_takes_the_same_categories_for_targets(category: Category) -
 
 def test_a_new_target_category_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(places_that_train("benign").values())
-    # what core/site.py derives from the definition is derived when it is imported
+    # core/site.py derives these from the definition when it is imported
     for name in ("TARGET_CATEGORIES", "LM_CE_EXCLUDED"):
         monkeypatch.setattr(site_module, name, getattr(site_module, name) | {"benign"})
     assert all(places_that_train("benign").values())
@@ -112,7 +113,8 @@ def test_the_step_back_to_the_predicting_state_is_taken_in_one_place(repository_
 
 
 def test_what_does_not_fit_into_a_forward_is_refused_in_one_place(repository_root: Path) -> None:
-    """Every refusal says the same: what it is, what it needs, what train.micro_tokens is."""
+    """Every refusal has the same text: the thing that is too long, its tokens, and the meaning of
+    train.micro_tokens."""
     texts = [
         f"{path.name}: {node.value}"
         for path in package_files(repository_root)

@@ -1,5 +1,4 @@
-"""The names a user may import: all of them resolve, none of them costs anything before it is
-used."""
+"""The public names: all of them resolve, and none costs anything before it is used."""
 
 from __future__ import annotations
 
@@ -40,8 +39,10 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "import json, sys, composer_replication as c; print(json.dumps([m for m in sys.modules if"
         " m.startswith(c.__name__ + '.')]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert json.loads(completed.stdout) == []
 
 
 def test_names_of_the_ground_floor_work_without_torch() -> None:
@@ -60,8 +61,10 @@ import composer_replication
 for name in {names!r}:
     getattr(composer_replication, name)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_a_type_checker_knows_every_public_name(repository_root: Path, tmp_path: Path) -> None:
@@ -78,15 +81,21 @@ def test_a_type_checker_knows_every_public_name(repository_root: Path, tmp_path:
     )
     settings = tmp_path / "pyrightconfig.json"
     settings.write_text(json.dumps({"extraPaths": [str(package.parent)], "include": ["user.py"]}))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pyright", "--outputjson", "-p", str(settings)],
         capture_output=True,
         text=True,
         check=False,
     )
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    types = [one["message"] for one in found if one["severity"] == "information"]
-    errors = [one["message"] for one in found if one["severity"] == "error"]
+    diagnostics = json.loads(completed.stdout)["generalDiagnostics"]
+    types = [
+        diagnostic["message"]
+        for diagnostic in diagnostics
+        if diagnostic["severity"] == "information"
+    ]
+    errors = [
+        diagnostic["message"] for diagnostic in diagnostics if diagnostic["severity"] == "error"
+    ]
     assert len(types) == len(names) and not [text for text in types if 'is "Unknown"' in text]
     assert [text for text in errors if "nonsense" in text] and len(errors) <= 2
 

@@ -1,5 +1,5 @@
-"""TRL is optional: its tests run where it is installed (`make peers`), and say why not
-elsewhere."""
+"""TRL is optional: its tests run if it is installed (`make peers`) and otherwise give the reason
+for the skip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 @pytest.fixture(scope="session")
 def needs_trl() -> None:
-    """Skip where TRL cannot be used, with the sentence that a user would read."""
+    """Skip if TRL cannot be used, with the message that a user would get."""
     if problem := trl_problem():
         pytest.skip(f"{problem}: `make peers` runs this test")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\..*")

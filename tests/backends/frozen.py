@@ -1,7 +1,7 @@
-"""One batch that never changes, through TRL's trainer and through the reference loop: `python -m
+"""One fixed batch through TRL's trainer and through the reference loop: `python -m
 tests.backends.frozen OUT CASE`.
 
-Only what the model would sample is fixed: TRL rewards it, computes advantages, pads, shuffles,
+Only the samples of the model are fixed: TRL rewards them, computes advantages, pads, shuffles,
 cuts, accumulates and steps by itself.
 """
 
@@ -156,15 +156,15 @@ def reference(
     move(student.model)
     rows = [_acted(student.model, row) for row in range(GROUPS * GROUP_SIZE)]
     counts = step_counts(StepInputs(rows, pairs(), num_rollouts=len(rows)))
-    found = accumulate(
+    losses = accumulate(
         trainer,
         micro_batches(rows, pairs(), micro_tokens=8192),
         counts,
         scales=dict(trainer.weights),
     )
     numbers = {
-        f"{name}/{key}": getattr(found[name], key)
-        for name in found
+        f"{name}/{key}": getattr(losses[name], key)
+        for name in losses
         for key in ("tokens", "loss", "grad_norm", "inputs")
     }
     return numbers, [p.grad.clone() for p in trainer.trainable() if p.grad is not None]
@@ -187,7 +187,7 @@ def stale_logprobs(model: Any, row: int) -> tuple[float, ...]:
 
 def _acted(model: Any, row: int) -> TrainingExample:
     """The row with its actions."""
-    whole, (prompt, _, mask) = example(row), rollout(row)
+    full, (prompt, _, mask) = example(row), rollout(row)
     group = row // GROUP_SIZE * GROUP_SIZE
     advantage = advantages(REWARDS[group : group + GROUP_SIZE])[row - group]
     logp = (0.0,) * len(prompt) + stale_logprobs(model, row)
@@ -195,15 +195,15 @@ def _acted(model: Any, row: int) -> TrainingExample:
     spans = [
         (len(prompt), len(prompt) + first),
         (
-            whole.hints[0].span
-            if whole.hints
-            else (len(prompt) + first + mask.count(0), len(whole.ids))
+            full.hints[0].span
+            if full.hints
+            else (len(prompt) + first + mask.count(0), len(full.ids))
         ),
     ]
     actions = tuple(
         SampledMessage(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans
     )
-    return replace(whole, actions=actions)
+    return replace(full, actions=actions)
 
 
 def trained(
@@ -215,8 +215,8 @@ def trained(
     rewards: tuple[float, ...] = REWARDS,
     **options: Any,
 ) -> tuple[Any, list[torch.Tensor]]:
-    """TRL's trainer after one optimiser step on the batch, and the gradient that step was taken
-    with (None = not asked for)."""
+    """TRL's trainer after one optimiser step on the batch, and the gradient of that step (None: not
+    requested)."""
     from datasets import Dataset
 
     from composer_replication.training.backends.trl import (
@@ -311,9 +311,9 @@ def trained(
     return trainer, gradient
 
 
-def relative(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+def relative(values: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     """Norm of the difference over the norm of what is expected."""
-    a, b = (torch.cat([t.double().flatten() for t in part]) for part in (found, expected))
+    a, b = (torch.cat([t.double().flatten() for t in part]) for part in (values, expected))
     return float((a - b).norm() / b.norm())
 
 

@@ -1,5 +1,5 @@
-"""Our fused JSD beside that of the libraries that people use for it: the same value and the same
-gradients of hidden states and head."""
+"""Our fused JSD against the common libraries for it: equal values, equal gradients of hidden states
+and head."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def trl_chunked(hidden_ND: Tensor, teacher_ND: Tensor, weight_VD: Tensor) -> Ten
 @pytest.mark.parametrize("peer", [liger, trl_chunked])
 def test_value_and_gradients_are_the_peers(peer: Loss) -> None:
     torch.manual_seed(0)
-    teacher_ND, found = torch.randn(POSITIONS, HIDDEN), []
+    teacher_ND, results = torch.randn(POSITIONS, HIDDEN), []
     start_ND, head_VD = (
         teacher_ND + 0.3 * torch.randn(POSITIONS, HIDDEN),
         torch.randn(VOCAB, HIDDEN),
@@ -63,6 +63,6 @@ def test_value_and_gradients_are_the_peers(peer: Loss) -> None:
     for loss in (ours, peer):
         hidden_ND, weight_VD = start_ND.clone().requires_grad_(), head_VD.clone().requires_grad_()
         value = loss(hidden_ND, teacher_ND, weight_VD)
-        found.append((value.detach(), *torch.autograd.grad(value, (hidden_ND, weight_VD))))
-    for mine, theirs in zip(*found, strict=True):
+        results.append((value.detach(), *torch.autograd.grad(value, (hidden_ND, weight_VD))))
+    for mine, theirs in zip(*results, strict=True):
         assert float((mine - theirs).norm()) <= 1e-5 * float(theirs.norm())

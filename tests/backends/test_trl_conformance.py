@@ -27,7 +27,7 @@ CUTS: dict[str, dict[str, Any]] = {
 
 
 def check(
-    line: dict[str, Any],
+    metrics: dict[str, Any],
     gradient: list[torch.Tensor],
     expected: tuple[dict[str, Any], list[torch.Tensor]],
     *,
@@ -36,12 +36,12 @@ def check(
     numbers, gradients = expected
     assert relative(gradient, gradients) <= TOLERANCE
     for name in WEIGHTS[case]:
-        assert line[f"{name}/status"] == "active"
-        assert line[f"{name}/tokens"] == numbers[f"{name}/tokens"]
-        assert line[f"{name}/loss"] == pytest.approx(
+        assert metrics[f"{name}/status"] == "active"
+        assert metrics[f"{name}/tokens"] == numbers[f"{name}/tokens"]
+        assert metrics[f"{name}/loss"] == pytest.approx(
             numbers[f"{name}/loss"], rel=TOLERANCE, abs=1e-7
         )
-        assert line[f"{name}/grad_norm"] == pytest.approx(
+        assert metrics[f"{name}/grad_norm"] == pytest.approx(
             numbers[f"{name}/grad_norm"], rel=TOLERANCE
         )
 
@@ -70,8 +70,8 @@ def test_the_temperature_of_sampling_does_not_reach_the_pairs_and_the_hint(tmp_p
 def test_two_ranks_with_accumulation_equal_the_reference_loop(
     tmp_path: Path, repository_root: Path
 ) -> None:
-    """Five pairs over two ranks and two micro-batches: one rank lacks a pair where the other has
-    one."""
+    """Five pairs over two ranks and two micro-batches: one micro-batch has a pair on one rank
+    only."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

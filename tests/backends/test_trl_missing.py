@@ -1,5 +1,5 @@
-"""Without TRL, or with another version, the trainer can be imported and says what to install when
-it is made."""
+"""Without TRL, or with another version of it, the trainer imports, and its constructor names the
+install command."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ for make in (lambda: c.ComposerReplicationConfig(), lambda: c.ComposerReplicatio
     else:
         raise SystemExit("no error")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr + completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -62,10 +64,10 @@ def test_a_model_without_a_tokenizer_beside_it_is_named(tmp_path: Path) -> None:
         _compat.load_tokenizer_of(object())
     with pytest.raises(ConfigError, match="no tokenizer lies at"):
         _compat.load_tokenizer_of(str(tmp_path))
-    found = _compat.load_tokenizer_of(
+    beside = _compat.load_tokenizer_of(
         str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student")
     )
-    assert found.padding_side == "left" and found.chat_template
+    assert beside.padding_side == "left" and beside.chat_template
 
 
 LIVE = {
@@ -76,7 +78,7 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
 
 
 @pytest.mark.parametrize(
-    ("group", "setting", "where"),
+    ("group", "setting", "field"),
     [
         ("rollouts", {"env": ""}, "rollouts.env"),
         ("train", {"lm_ce": {"weight": 1.0}}, "train.lm_ce"),
@@ -107,7 +109,7 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ("train", {"preference": {**PAIRED, "batch_pairs": 0}}, "train.preference.batch_pairs"),
     ],
 )
-def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, where: str) -> None:
+def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, field: str) -> None:
     pairs = [make_pair(0)]
     check_hosted(Config.model_validate(LIVE), pairs=pairs)
     check_hosted(
@@ -117,7 +119,7 @@ def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, whe
     config = Config.model_validate({**LIVE, group: {**LIVE[group], **setting}})
     with pytest.raises(ConfigError) as caught:
         check_hosted(config, pairs=pairs)
-    assert caught.value.where == where and caught.value.fix
+    assert caught.value.where == field and caught.value.fix
     with pytest.raises(ConfigError, match="no pairs"):
         check_hosted(
             Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}),

@@ -1,5 +1,5 @@
-"""The rules on a live policy over TRL's rollouts: what they read, and that each of them ends a run.
-The runs alone need TRL."""
+"""The health rules on a live policy with TRL's rollouts: their inputs, and that each of them ends a
+run. Only the runs need TRL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from composer_replication.core.trace import ToolCall
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training import rollback as rollback_module
-from composer_replication.training import rollout_metrics as vitals
+from composer_replication.training import rollout_metrics
 from composer_replication.training.backends import trl_rollback
 from composer_replication.training.backends.trl_rollback import (
     LOST,
@@ -31,7 +31,7 @@ from composer_replication.training.rollout_metrics import Drift
 from composer_replication.workshop.as_tools import OVER, TOOLS, WorkshopTools, task_row
 from composer_replication.workshop.lessons import LessonTests
 from composer_replication.workshop.sandbox import SandboxRun
-from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
+from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, assistant_message, played
 from tests.backends.test_trl_tools import SEED, solve
 
 pytestmark = pytest.mark.train
@@ -59,7 +59,7 @@ def begun(sandbox: Any = None) -> Any:
     return env
 
 
-def made(
+def recorded_rollout(
     renderer: Renderer,
     messages: Sequence[dict[str, Any]],
     env: FailureRecordingTools | None = None,
@@ -102,9 +102,13 @@ def test_only_the_tools_of_the_environment_are_offered() -> None:
 
 
 def test_a_rollout_is_read_as_the_reference_loop_reads_its_own(renderer: Renderer) -> None:
-    rollout = made(
+    rollout = recorded_rollout(
         renderer,
-        [said(("view_file", {"path": "a.py"})), answered("view_file", "x = 1"), said(text="Done.")],
+        [
+            assistant_message(("view_file", {"path": "a.py"})),
+            answered("view_file", "x = 1"),
+            assistant_message(text="Done."),
+        ],
     )
     wrote = [turn.sampled.ids for turn in rollout.session.turns if turn.sampled]
     rendered = renderer.render(rollout.session.turns, tools=TOOLS.specs())
@@ -113,12 +117,15 @@ def test_a_rollout_is_read_as_the_reference_loop_reads_its_own(renderer: Rendere
         (t for t in rollout.session.turns if t.role == "assistant"), wrote, strict=True
     ):
         assert rollout.ids[turn.context_tokens : turn.context_tokens + len(ids)] == ids
-    assert made(renderer, [said(("view_file", {"path": "a.py"}))]).ended == "max_turns"
-    cut = played(renderer, [said(text="Done.")])
     assert (
-        made(
+        recorded_rollout(renderer, [assistant_message(("view_file", {"path": "a.py"}))]).ended
+        == "max_turns"
+    )
+    cut = played(renderer, [assistant_message(text="Done.")])
+    assert (
+        recorded_rollout(
             renderer,
-            [said(text="Done.")],
+            [assistant_message(text="Done.")],
             completion_ids=cut.completion_ids[:-1],
             tool_mask=cut.tool_mask[:-1],
         ).ended
@@ -130,15 +137,18 @@ def test_a_lost_rollout_and_a_wrong_name_are_counted(renderer: Renderer) -> None
     lost = begun(Failing(OSError("gone")))
     lost.run_tests()
     read = [
-        said(("read_file", {"path": "a.py"})),
+        assistant_message(("read_file", {"path": "a.py"})),
         answered("read_file", "{'error': 'Tool read_file not found.'}"),
-        said(text="Done."),
+        assistant_message(text="Done."),
     ]
-    wrong, failed = made(renderer, read), made(renderer, [said(text="Done.")], lost)
+    wrong, failed = (
+        recorded_rollout(renderer, read),
+        recorded_rollout(renderer, [assistant_message(text="Done.")], lost),
+    )
     assert failed.ended == "env_error" and failed.reward == 0.0 and failed.measures == {}
     assert (
         wrong.measures["A_made"] == 1.0
-        and made(renderer, [said(text="Done.")]).measures["A_made"] == 0.0
+        and recorded_rollout(renderer, [assistant_message(text="Done.")]).measures["A_made"] == 0.0
     )
     step = as_step([wrong, failed], group_size=2, scaled=False)
     assert (
@@ -157,15 +167,21 @@ def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
     solved = begun()
     solve(solved)
     gone = answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>")
-    first = made(
-        renderer, [said(("view_file", {"path": "gone.py"})), gone, said(text="Done.")], solved
+    first = recorded_rollout(
+        renderer,
+        [
+            assistant_message(("view_file", {"path": "gone.py"})),
+            gone,
+            assistant_message(text="Done."),
+        ],
+        solved,
     )
     messages = [
-        said(("str_replace", {"path": "a.py"})),
+        assistant_message(("str_replace", {"path": "a.py"})),
         answered("str_replace", MISSING),
-        said(text="Done."),
+        assistant_message(text="Done."),
     ]
-    second = made(renderer, messages, name="r1")
+    second = recorded_rollout(renderer, messages, name="r1")
     step = as_step([first, second], group_size=2, scaled=False)
     assert step.metrics["rollouts/unresolvable"] == 0.5
     assert (
@@ -191,7 +207,7 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unresolvable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vitals, "num_unresolvable", lambda rollout: 1)
+    monkeypatch.setattr(rollout_metrics, "num_unresolvable", lambda rollout: 1)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +270,7 @@ def test_a_step_that_is_not_finite_ends_the_run_before_it_is_taken(tmp_path: Pat
 
 @pytest.mark.usefixtures("needs_trl")
 def test_a_step_without_a_gradient_moves_nothing(tmp_path: Path) -> None:
-    """The moments of the first step would go on moving the weights."""
+    """Without a reset, the optimiser moments of the first step would keep moving the weights."""
     from tests.backends.frozen import move, start_model, trained
 
     trainer, _ = trained("policy", tmp_path, steps=2, rewards=(0.5,) * 8, weight_decay=0.5)
@@ -267,7 +283,7 @@ def test_a_step_without_a_gradient_moves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_session_of_a_sample_has_no_log_probs(renderer: Renderer) -> None:
-    turns = trl_rollback.storable_session(made(renderer, EPISODE).session).turns
+    turns = trl_rollback.storable_session(recorded_rollout(renderer, EPISODE).session).turns
     assert all(turn.sampled is None for turn in turns) and any(
         isinstance(b, ToolCall) for t in turns for b in t.blocks
     )

@@ -1,5 +1,5 @@
-"""TRL's rollouts as sessions with hint views: the ids are TRL's own, and the view is what a full
-rendering gives. Needs no TRL."""
+"""TRL's rollouts as sessions with hint views: the ids are TRL's, and each view equals that of a
+full rendering. Runs without TRL."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def renderer(repository_root: Path) -> Renderer:
     )
 
 
-def said(*calls: tuple[str, dict[str, str]], text: str = "") -> dict[str, Any]:
+def assistant_message(*calls: tuple[str, dict[str, str]], text: str = "") -> dict[str, Any]:
     return {
         "role": "assistant",
         "content": text,
@@ -69,8 +69,8 @@ def answered(name: str, content: str) -> dict[str, Any]:
 def played(
     renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0"
 ) -> TrlRollout:
-    """What TRL's loop would have given: messages end with their end token, everything else is
-    masked."""
+    """The arguments that TRL's loop would pass: messages end with their end token, everything else
+    is masked."""
     turns: list[Turn] = list(OPENING)
     num = 0
     pending: list[str] = []
@@ -108,28 +108,28 @@ def played(
 
 
 def producer(renderer: Renderer, **more: Any) -> HintProducer:
-    whole = renderer.render(
+    rendering = renderer.render(
         [*OPENING, Turn(role="assistant", author=None, blocks=(Text("x"),))], tools=TOOLS.specs()
     )
-    prompt = whole.ids[whole.spans[-1].start : whole.spans[-1].body[0]]
+    prompt = rendering.ids[rendering.spans[-1].start : rendering.spans[-1].body[0]]
     return HintProducer(renderer=renderer, prompt_ids=prompt, tools=TOOLS.specs(), **more)
 
 
 EPISODE = [
-    said(("read_file", {"path": "a.py"})),
+    assistant_message(("read_file", {"path": "a.py"})),
     answered("read_file", "{'error': 'Tool read_file not found.'}"),
-    said(("view_file", {"path": "a.py"})),
+    assistant_message(("view_file", {"path": "a.py"})),
     answered("view_file", "x = 1"),
-    said(("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
+    assistant_message(("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
     answered("str_replace", MISSING),
-    said(text="Done."),
+    assistant_message(text="Done."),
 ]
 
 
 def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer: Renderer) -> None:
     rollout = played(renderer, EPISODE)
-    made = producer(renderer).make([rollout])
-    (example,) = made.examples
+    live_step = producer(renderer).make([rollout])
+    (example,) = live_step.examples
     assert example.ids == (*rollout.prompt_ids, *rollout.completion_ids)
     assert [view.kind for view in example.hints] == ["unknown_tool", "bad_arguments"]
     spans = [
@@ -137,14 +137,14 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
         for a, b in written_spans(rollout.tool_mask)
     ]
     assert [view.span for view in example.hints] == [spans[0], spans[2]]
-    session = made.sessions[0]
+    session = live_step.sessions[0]
     for view, turn in zip(example.hints, (2, 6), strict=True):
         before = [_as_seen(t) for t in session.turns[:turn]]
         text = (
             renderer.codec.decode(list(view.hint_ids)).split("\n", 1)[1].rsplit("<|im_end|>", 1)[0]
         )
         assert "view_file" in text or "old" in text
-        whole = renderer.hint_view(
+        rendering = renderer.hint_view(
             [*before, session.turns[turn]],
             target=turn,
             hint=text,
@@ -153,15 +153,15 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
             tools=TOOLS.specs(),
         )
         assert (view.at, view.hint_ids, view.span, view.target_ids) == (
-            whole.at,
-            whole.hint_ids,
-            whole.span,
-            whole.target_ids,
+            rendering.at,
+            rendering.hint_ids,
+            rendering.span,
+            rendering.target_ids,
         )
         assert view.origin == "student"
-    assert made.metrics["sites/found"] == made.metrics["sites/used"] == 2
+    assert live_step.metrics["sites/found"] == live_step.metrics["sites/used"] == 2
     # ranks add these up by their order
-    assert list(producer(renderer).make([]).metrics) == list(made.metrics)
+    assert list(producer(renderer).make([]).metrics) == list(live_step.metrics)
 
 
 def _as_seen(turn: Turn) -> Turn:
@@ -179,18 +179,18 @@ def test_ids_that_no_tokenizer_would_write_are_kept(renderer: Renderer) -> None:
     rollout = played(renderer, EPISODE)
     ids, (a, b) = list(rollout.completion_ids), written_spans(rollout.tool_mask)[0]
     letters = [i for piece in ("read_", "file") for i in renderer.codec.one_go(piece)]
-    whole = renderer.codec.one_go("read_file")
-    at = next(i for i in range(a, b) if ids[i : i + len(whole)] == list(whole))
-    assert letters != list(whole)
-    changed = [*ids[:at], *letters, *ids[at + len(whole) :]]
-    mask = [*rollout.tool_mask[:at], *[1] * len(letters), *rollout.tool_mask[at + len(whole) :]]
+    name_ids = renderer.codec.one_go("read_file")
+    at = next(i for i in range(a, b) if ids[i : i + len(name_ids)] == list(name_ids))
+    assert letters != list(name_ids)
+    changed = [*ids[:at], *letters, *ids[at + len(name_ids) :]]
+    mask = [*rollout.tool_mask[:at], *[1] * len(letters), *rollout.tool_mask[at + len(name_ids) :]]
     view = (
         producer(renderer)
         .make([replace(rollout, completion_ids=changed, tool_mask=mask)])
         .examples[0]
         .hints[0]
     )
-    assert view.target_ids == tuple(changed[a : b + len(letters) - len(whole)])
+    assert view.target_ids == tuple(changed[a : b + len(letters) - len(name_ids)])
 
 
 def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Renderer) -> None:
@@ -208,11 +208,12 @@ def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Re
         tool_mask=[1] * len(ids),
         messages=[{"role": "assistant", "content": text}],
     )
-    made = producer(renderer).make([rollout])
+    live_step = producer(renderer).make([rollout])
     assert (
-        made.metrics["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
+        live_step.metrics["rollouts/malformed"] == 1
+        and live_step.sessions[0].turns[-1].results[0].is_error
     )
-    (view,) = made.examples[0].hints
+    (view,) = live_step.examples[0].hints
     assert view.kind == "malformed_call" and view.target_ids == ids
 
 
@@ -230,16 +231,16 @@ def test_what_cannot_be_placed_is_counted(renderer: Renderer) -> None:
 
 def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer: Renderer) -> None:
     messages = [
-        said(
+        assistant_message(
             ("read_file", {"path": "a.py"}),
             ("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"}),
         ),
         answered("read_file", "{'error': 'Tool read_file not found.'}"),
         answered("str_replace", MISSING),
-        said(text="Done."),
+        assistant_message(text="Done."),
     ]
-    made = producer(renderer).make([played(renderer, messages)], max_sites=1)
-    (view,) = made.examples[0].hints
+    live_step = producer(renderer).make([played(renderer, messages)], max_sites=1)
+    (view,) = live_step.examples[0].hints
     text = renderer.codec.decode(list(view.hint_ids))
     assert (
         len(view.site_ids) == 2
@@ -247,7 +248,7 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
         and "view_file" in text
         and "old" in text
     )
-    facts = made.metrics
+    facts = live_step.metrics
     assert (
         facts["sites/found"],
         facts["sites/used"],
@@ -258,10 +259,10 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
 
 def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
     messages = [
-        said(("view_file", {"path": "a.py"}), ("view_file", {"path": "gone.py"})),
+        assistant_message(("view_file", {"path": "a.py"}), ("view_file", {"path": "gone.py"})),
         answered("view_file", "x = 1"),
         answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>"),
-        said(text="Done."),
+        assistant_message(text="Done."),
     ]
     recorded = record_rollout(
         played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student"

@@ -63,7 +63,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def test_a_model_without_a_weight_to_train_is_refused(tmp_path: Path) -> None:
-    """TRL trains such a model without a word, and nothing moves."""
+    """TRL would train such a model without a warning, and no weight would move."""
     model = start_model().requires_grad_(False)
     args = ComposerReplicationConfig(
         output_dir=str(tmp_path),
@@ -113,12 +113,12 @@ def make(model: Any, args: Any, **more: Any) -> Any:
     from datasets import Dataset
 
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
-    what = {
+    arguments = {
         "train_dataset": rows,
         "reward_funcs": lambda completions, **row: [0.0] * len(completions),
     }
     return ComposerReplicationTrainer(
-        model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**what, **more}
+        model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**arguments, **more}
     )
 
 
@@ -134,7 +134,7 @@ def test_the_tokenizer_and_the_settings_have_defaults(
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
 
     def rewards(completions: list[Any], **row: Any) -> list[float]:
-        return [float(len(str(one))) for one in completions]
+        return [float(len(str(completion))) for completion in completions]
 
     trainer = ComposerReplicationTrainer(model=STUDENT, reward_funcs=[rewards], train_dataset=rows)
     assert trainer.args.output_dir == "workshop_student-composer" and isinstance(
@@ -180,8 +180,7 @@ def test_an_unknown_chat_template_is_refused_where_tools_are_called(tmp_path: Pa
 
 
 def test_a_channel_that_stays_starved_stops_the_run(tmp_path: Path) -> None:
-    """Rewards that are all alike give the policy nothing; it was never active, so each step is a
-    bad one."""
+    """Equal rewards give the policy no signal; it was never active, so each step counts as bad."""
     with pytest.raises(
         StoppedError, match="channel policy was starved at step 2, 2 steps in a row"
     ) as caught:
@@ -190,8 +189,8 @@ def test_a_channel_that_stays_starved_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
-    """What TRL generated is what is trained: every row's ids, and every hint's target, stand in the
-    padded batch."""
+    """The padded batch holds the ids of every rollout that TRL generated, and every hint's
+    target."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
 
@@ -222,15 +221,15 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
         environment_factory=partial(WorkshopTools, sandbox=LessonTests(), slack=1),
         family=family.name,
     )
-    trainer.listen(on_rollouts=lambda step, made: heard.extend(made.sessions))
+    trainer.listen(on_rollouts=lambda step, live_step: heard.extend(live_step.sessions))
     batches: list[dict[str, Any]] = []
     inner = trainer._compute_loss
     trainer._compute_loss = lambda model, inputs: (batches.append(inputs), inner(model, inputs))[1]
     trainer.train()
-    line = trainer.state.log_history[0]
-    assert line["hint/status"] == "active" and line["sites/used"] > 0
+    log_record = trainer.state.log_history[0]
+    assert log_record["hint/status"] == "active" and log_record["sites/used"] > 0
     examples = [example for batch in batches for example in batch[EXAMPLES]]
-    assert sum(len(v.target_ids) for e in examples for v in e.hints) == line["hint/tokens"]
+    assert sum(len(v.target_ids) for e in examples for v in e.hints) == log_record["hint/tokens"]
     for batch in batches:
         rows = zip(
             batch["prompt_ids"],
@@ -277,27 +276,29 @@ def run_once(
     return run
 
 
-def die(line: dict[str, Any]) -> None:
+def die(metrics: dict[str, Any]) -> None:
     """kill -9 on oneself, before the second step's checkpoint is written."""
-    if line["step"] == 2:
+    if metrics["step"] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def same_lines(run: RunDir, expected: RunDir) -> None:
     clock = ("t", "attempt", "step_s")
     lines = [
-        [{k: v for k, v in line.items() if k not in clock} for line in one.metrics()]
-        for one in (run, expected)
+        [{k: v for k, v in metrics.items() if k not in clock} for metrics in run_dir.metrics()]
+        for run_dir in (run, expected)
     ]
-    assert lines[0] == lines[1] and [line["step"] for line in lines[1]] == [1, 2, 3]
-    weights = [(one.checkpoint(3) / "model.safetensors").read_bytes() for one in (run, expected)]
+    assert lines[0] == lines[1] and [metrics["step"] for metrics in lines[1]] == [1, 2, 3]
+    weights = [
+        (run_dir.checkpoint(3) / "model.safetensors").read_bytes() for run_dir in (run, expected)
+    ]
     assert weights[0] == weights[1]
 
 
 def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
     """Killed before a checkpoint; then once more as if it had been killed while TRL wrote one: that
     one has no twin and is not read."""
-    whole = run_once(tmp_path / "whole")
+    uninterrupted = run_once(tmp_path / "whole")
     child = subprocess.run(
         [sys.executable, "-m", "tests.backends.test_trl_trainer", str(tmp_path / "cut")],
         cwd=ROOT,
@@ -307,29 +308,29 @@ def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
     cut = RunDir(tmp_path / "cut" / "runs" / "r")
     assert [step for step, _ in cut.checkpoints()] == [0, 1]
     run_once(tmp_path / "cut", resume=True)
-    same_lines(cut, whole)
-    state = json.loads((whole.checkpoint(3) / "trainer.json").read_text("utf-8"))
+    same_lines(cut, uninterrupted)
+    state = json.loads((uninterrupted.checkpoint(3) / "trainer.json").read_text("utf-8"))
     assert (
         state["backend"] == "trl"
         and state["start_sha256"]
         and state["policy_health"]["best_success"]
     )
-    lines = whole.metrics()
-    line = lines[0]
+    lines = uninterrupted.metrics()
+    step_metrics = lines[0]
     for before, after in pairwise(lines):
         between = datetime.fromisoformat(after["t"]) - datetime.fromisoformat(before["t"])
         assert 0 < after["step_s"] < between.total_seconds(), (
             "a step's seconds are its own, without the rollouts before it"
         )
     assert (
-        line["health/monitor"] >= 0
-        and line["health/kl"] == 0.0
-        and line["rollouts/valid_calls"] > 0
+        step_metrics["health/monitor"] >= 0
+        and step_metrics["health/kl"] == 0.0
+        and step_metrics["rollouts/valid_calls"] > 0
     )
     shutil.rmtree(cut.checkpoint(3))
     (cut.path / "trl" / "checkpoint-3" / "model.safetensors").write_bytes(b"half")
     run_once(tmp_path / "cut", resume=True)
-    same_lines(cut, whole)
+    same_lines(cut, uninterrupted)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def prepare(folder: Path, url: str, *, sessions: int, steps: int, **settings: An
 
 
 def start(folder: Path, *argv: str) -> subprocess.Popen[str]:
-    """The command in a process of its own, with the key in its environment, and the settings
+    """Start the command in its own process, with the key in its environment and the settings
     trusted as in CI."""
     trusted = hashlib.sha256((folder / "recompose.toml").read_bytes()).hexdigest()
     environ = {**os.environ, "PLANTED_ROUTER_KEY": KEY, "RECOMPOSE_TRUST": trusted}

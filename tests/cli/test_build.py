@@ -1,5 +1,4 @@
-"""`build`: what it says of windows and views, and that one that lost everything is a problem and no
-next step."""
+"""`build`: its report on windows and views, and its error if no hint could be built."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ def work(tmp_path: Path) -> Path:
 
 
 def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> None:
-    said = recompose("build", cwd=work)
+    result = recompose("build", cwd=work)
     assert (
-        said.code == 0
-        and "2 of 2 views hold every turn" in said.out
-        and "2 failing calls in 2 messages, one view each" in said.out
+        result.code == 0
+        and "2 of 2 views hold every turn" in result.out
+        and "2 failing calls in 2 messages, one view each" in result.out
     )
     value = recompose("build", "--json", cwd=work).value
     assert value["context_kept"] == value["context_available"] > 0
@@ -58,12 +57,15 @@ def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> 
 
 
 def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:
-    """It said "(18 and 0 units)", and never what a unit is."""
-    said = recompose("build", "--held_out.by", "repository", cwd=work)
-    assert "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in said.out
-    said = recompose("build", "--held_out.by", "session", cwd=work)
+    """It used to print "(18 and 0 units)" without defining a unit."""
+    result = recompose("build", "--held_out.by", "repository", cwd=work)
     assert (
-        "by session: 2 sessions to train on, 0 held out\n" in said.out and " units)" not in said.out
+        "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in result.out
+    )
+    result = recompose("build", "--held_out.by", "session", cwd=work)
+    assert (
+        "by session: 2 sessions to train on, 0 held out\n" in result.out
+        and " units)" not in result.out
     )
 
 
@@ -84,14 +86,14 @@ def test_a_window_that_left_turns_out_says_so(work: Path) -> None:
 
 
 def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -> None:
-    said = recompose("build", "--build.max-tokens", "150", "--train.lm-ce.weight", "0", cwd=work)
+    result = recompose("build", "--build.max-tokens", "150", "--train.lm-ce.weight", "0", cwd=work)
     assert (
-        said.code == 1
-        and "0 of 2 hints could be built for hint" in said.err
-        and "raise build.max_tokens" in said.err
+        result.code == 1
+        and "0 of 2 hints could be built for hint" in result.err
+        and "raise build.max_tokens" in result.err
     )
-    assert "recompose train" not in said.out
-    assert (work / "recompose/examples/skipped.jsonl").exists()  # what was lost can be looked at
+    assert "recompose train" not in result.out
+    assert (work / "recompose/examples/skipped.jsonl").exists()  # the lost views can be inspected
     dry = recompose("build", "--dry-run", "--json", "--build.max-tokens", "150", cwd=work)
     assert dry.code == 1 and dry.value["error"]["exit_code"] == 1
     weights = (
@@ -137,8 +139,8 @@ def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -
 def test_what_counts_as_lost(
     counts: dict[str, int], settings: dict[str, Any], problem: str
 ) -> None:
-    found = lost_channel(Config.model_validate({"train": settings}), build_report(Counter(counts)))
-    assert (problem in str(found)) if problem else found is None
+    lost = lost_channel(Config.model_validate({"train": settings}), build_report(Counter(counts)))
+    assert (problem in str(lost)) if problem else lost is None
 
 
 def test_live_rollouts_bring_their_own_hints() -> None:

@@ -1,5 +1,5 @@
-"""`recompose curate`: which pairs are left, what is said of the others, and that `build` takes what
-is left."""
+"""`recompose curate`: which pairs remain, the reasons for the others, and that `build` takes the
+remaining ones."""
 
 from __future__ import annotations
 
@@ -45,54 +45,58 @@ def work(tmp_path: Path) -> Path:
 
 
 def test_good_pairs_are_left_and_every_other_is_accounted_for(work: Path) -> None:
-    said = recompose("curate", "--json", cwd=work)
-    assert said.code == 0, said.err
+    result = recompose("curate", "--json", cwd=work)
+    assert result.code == 0, result.err
     folder = work / "recompose"
-    kept = list(read_preferences(folder / "curated.jsonl"))
-    assert [(pair.session_id, pair.chosen) for pair in kept] == [("s0", GOOD)] and kept[
+    curated = list(read_preferences(folder / "curated.jsonl"))
+    assert [(pair.session_id, pair.chosen) for pair in curated] == [("s0", GOOD)] and curated[
         0
     ].teachers == ("kimi",)
     dropped = {row["pair_id"]: row["reason"] for _, row in read_lines(folder / "dropped.jsonl")}
     assert dropped == {
-        "s1:3": "tool_offered_filter", "s2:3": "answer_not_empty_filter", "s3:3": "tool_arguments_filter", "s4:3": "chosen_differs_filter",
+        "s1:3": "tool_offered_filter",
+        "s2:3": "answer_not_empty_filter",
+        "s3:3": "tool_arguments_filter",
+        "s4:3": "chosen_differs_filter",
         "s5:3": "document_deduplicator",
-    }  # fmt: skip
-    assert (said.value["pairs"], said.value["kept"], said.value["idle"]) == (
+    }
+    assert (result.value["pairs"], result.value["kept"], result.value["idle"]) == (
         6,
         1,
         ["chat_template_filter"],
     )
     assert (
-        json.loads((folder / "curate.json").read_text("utf-8"))["dropped"] == said.value["dropped"]
+        json.loads((folder / "curate.json").read_text("utf-8"))["dropped"]
+        == result.value["dropped"]
     )
     assert (
         "curated_rows.jsonl" not in [path.name for path in folder.iterdir()]
-        and said.value["next"] == "recompose sites"
+        and result.value["next"] == "recompose sites"
     )  # build would be refused without them
 
 
 def test_the_terminal_names_the_first_of_each_reason(work: Path) -> None:
-    said = recompose("curate", cwd=work)
-    assert "kept 1: 1 to train on, 0 held out" in said.out
+    result = recompose("curate", cwd=work)
+    assert "kept 1: 1 to train on, 0 held out" in result.out
     assert (
-        "s1:3: chosen: there is no tool 'Reed'" in said.out
-        and "not run  chat_template_filter" in said.out
+        "s1:3: chosen: there is no tool 'Reed'" in result.out
+        and "not run  chat_template_filter" in result.out
     )
-    assert "s5:3: like s0:3" in said.out  # the duplicate and what it repeats
+    assert "s5:3: like s0:3" in result.out  # the duplicate and its original
 
 
 def test_no_pairs_at_all_is_said_in_words(work: Path) -> None:
     (work / "recompose" / "preferences.jsonl").write_text("", "utf-8")
-    said = recompose("curate", cwd=work)
+    result = recompose("curate", cwd=work)
     assert (
-        said.code == 0
-        and "preferences.jsonl holds no pair" in said.out
-        and "every pair was dropped" not in said.out
+        result.code == 0
+        and "preferences.jsonl holds no pair" in result.out
+        and "every pair was dropped" not in result.out
     )
 
 
 def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: Path) -> None:
-    """Whichever of the two copies is held out, it is the other one that goes."""
+    """Whichever of two copies is held out, the other one is dropped."""
     path = work / "recompose" / "sessions.jsonl"
     from composer_replication.core.codec import read_sessions
     from composer_replication.core.config.data_settings import HeldOutSettings
@@ -102,23 +106,23 @@ def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: P
     copies = [replace(sessions[0], id=f"c{n}") for n in range(12)]
     outside = [s.id for s in copies if is_held_out(s, settings=by)]
     assert 0 < len(outside) < 12
-    # training sessions stand first in the file
+    # training sessions come first in the file
     ordered = sorted(copies, key=lambda s: s.id in outside)
     write_sessions(path, ordered)
     write_lines(
         work / "recompose" / "preferences.jsonl",
         [record_to_json(Preference(session_id=s.id, turn=3, chosen=GOOD)) for s in ordered],
     )
-    said = recompose(
+    result = recompose(
         "curate", "--held_out.by", "session", "--held_out.fraction", "0.5", "--json", cwd=work
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     assert [
         pair.session_id for pair in read_preferences(work / "recompose" / "curated.jsonl")
     ] == outside[:1]
     assert (
-        said.value["dropped"]["leaks_held_out"] == 12 - len(outside)
-        and said.value["kept_held_out"] == 1
+        result.value["dropped"]["leaks_held_out"] == 12 - len(outside)
+        and result.value["kept_held_out"] == 1
     )
 
 
@@ -135,25 +139,25 @@ def test_rows_for_other_trainers_and_dry_run(work: Path) -> None:
 
 
 def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
-    said = recompose("curate", "--curate.recipe", "defualt", cwd=work)
-    assert said.code == 1 and "no recipe 'defualt'" in said.err
+    result = recompose("curate", "--curate.recipe", "defualt", cwd=work)
+    assert result.code == 1 and "no recipe 'defualt'" in result.err
     (work / "bytes.yaml").write_bytes(b"\xff\xfep\x00")
-    said = recompose("curate", "--curate.recipe", "bytes.yaml", cwd=work)
-    assert said.code == 1 and "a recipe is UTF-8 text" in said.err
-    said = recompose("curate", "--curate.engine", "data_juicer", cwd=work)
-    assert said.code == 1 and "no Python at" in said.err
+    result = recompose("curate", "--curate.recipe", "bytes.yaml", cwd=work)
+    assert result.code == 1 and "a recipe is UTF-8 text" in result.err
+    result = recompose("curate", "--curate.engine", "data_juicer", cwd=work)
+    assert result.code == 1 and "no Python at" in result.err
     write_lines(
         work / "recompose" / "preferences.jsonl",
         [record_to_json(Preference(session_id="zz", turn=3, chosen=GOOD))],
     )
-    said = recompose("curate", cwd=work)
-    assert said.code == 1 and "1 pairs of sessions that are not here, e.g. zz" in said.err
+    result = recompose("curate", cwd=work)
+    assert result.code == 1 and "1 pairs of sessions that are not here, e.g. zz" in result.err
     (work / "recompose" / "preferences.jsonl").unlink()
-    said = recompose("curate", cwd=work)
-    assert said.code == 1 and "recompose replay" in said.err
+    result = recompose("curate", cwd=work)
+    assert result.code == 1 and "recompose replay" in result.err
 
 
-def answered(work: Path, said: dict[str, Turn]) -> None:
+def answered(work: Path, replies: dict[str, Turn]) -> None:
     """Each of 24 sessions answered at turn 3 by three families."""
     sessions = [session(OWN, id=f"s{n}", file_text=f"x = {n}") for n in range(24)]
     folder = work / "recompose"
@@ -166,7 +170,7 @@ def answered(work: Path, said: dict[str, Turn]) -> None:
             turn=turn if turn.text else call("Read", file_path=f"{n}.py"),
         )
         for n in range(24)
-        for family, turn in said.items()
+        for family, turn in replies.items()
     ]
     write_lines(folder / "answers.jsonl", map(record_to_json, turns))
     write_lines(
@@ -176,20 +180,20 @@ def answered(work: Path, said: dict[str, Turn]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "passed", "words"),
+    ("expected", "passed", "message"),
     [("", True, "collapses, as it must"), ("Hm.", False, "does NOT collapse")],
 )
 def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(
-    work: Path, said: str, passed: bool, words: str
+    work: Path, expected: str, passed: bool, message: str
 ) -> None:
-    answered(work, dict.fromkeys("abc", say(said)))
+    answered(work, dict.fromkeys("abc", say(expected)))
     shown = recompose("curate", "--check", cwd=work)
-    assert shown.code == (0 if passed else 3) and words in shown.out, shown.err
+    assert shown.code == (0 if passed else 3) and message in shown.out, shown.err
     assert f"next   recompose {'sites' if passed else 'replay'}" in shown.out
     value = recompose("curate", "--check", "--json", cwd=work).value["check"]
     assert value["null_test"]["pairs"] == 24 and value["null_test"]["passed"] is passed
     assert value["left_out_min_families"] == 2 and [
-        (one["family"], one["same"]) for one in value["left_out"]
+        (teacher["family"], teacher["same"]) for teacher in value["left_out"]
     ] == [(f, 24) for f in "abc"]
 
 

@@ -1,5 +1,5 @@
-"""`demo`: the whole chain with tiny settings, on the student that ships; what it writes, prints,
-and repeats bit for bit."""
+"""`demo`: the complete chain with tiny settings, on the bundled student: its files, its output, and
+bit-for-bit repetition."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from composer_replication.cli.main import VERBS
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.load_config import load_config
 from composer_replication.core.errors import DataError
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 
 # A step of four short episodes shows the chain, not any learning.
 SETTINGS_OF_A_STEP = {
-    "train.steps": 2, "train.checkpoint_every": 2, "train.batch_examples": 4, "train.preference.batch_pairs": 2,
-    "train.health.monitor_tasks": 0, "train.health.kl_episodes": 2, "rollouts.groups": 2, "rollouts.group_size": 2,
+    "train.steps": 2, "train.checkpoint_every": 2, "train.batch_examples": 4,
+    "train.preference.batch_pairs": 2,
+    "train.health.monitor_tasks": 0, "train.health.kl_episodes": 2, "rollouts.groups": 2,
+    "rollouts.group_size": 2,
     "evaluate.tasks": 8, "evaluate.samples": 200,
 }  # fmt: skip
 SHORT = [word for name, value in SETTINGS_OF_A_STEP.items() for word in (f"--{name}", str(value))]
@@ -45,7 +47,7 @@ VERBS_OF_THE_DEMO = [
 ]
 
 
-def play(folder: Path, *more: str) -> Said:
+def play(folder: Path, *more: str) -> CliResult:
     return recompose("demo", *LOGS, *SHORT, *more, cwd=folder)
 
 
@@ -54,46 +56,47 @@ def table_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CliResult]:
     """One demo, run once for the tests that only look at it."""
     folder = tmp_path_factory.mktemp("demo")
     return folder, play(folder)
 
 
 @pytest.mark.train
-def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, Said]) -> None:
-    folder, said = shown
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
+def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, CliResult]) -> None:
+    folder, result = shown
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert [
         shlex.split(line)[2] for line in lines if line.startswith("$ recompose")
     ] == VERBS_OF_THE_DEMO
     assert [line.strip() for line in lines if line.startswith(" next ")] == [
         "next   recompose ingest ~/.claude/projects"
     ]
-    assert lines[-1].startswith(" next ") and " measure  recompose" not in said.out
+    assert lines[-1].startswith(" next ") and " measure  recompose" not in result.out
     typed = [
         shlex.split(line.partition("      (")[0])
         for line in lines
         if line.startswith("$ recompose")
     ]
     assert all(
-        words[words.index("--train.steps") + 1] == "2"
-        and words[-2:] == ["-c", "demo/recompose.toml"]
-        for words in typed
+        argv[argv.index("--train.steps") + 1] == "2" and argv[-2:] == ["-c", "demo/recompose.toml"]
+        for argv in typed
     )
-    assert [words[words.index("--name") + 1] for words in typed if "--name" in words] == [
+    assert [argv[argv.index("--name") + 1] for argv in typed if "--name" in argv] == [
         "placebo",
         "more_sft",
         "after",
     ]
     assert (
-        "Success on 8 unseen tasks: before " in said.out
-        and "were planted in the student" in said.out
+        "Success on 8 unseen tasks: before " in result.out
+        and "were planted in the student" in result.out
     )
-    assert "By construction" in said.out and "was taught" in said.out  # wherever level 1 is shown
+    assert (
+        "By construction" in result.out and "was taught" in result.out
+    )  # wherever level 1 is shown
     demo = folder / "demo"
-    made = files(demo)
+    demo_files = files(demo)
     wanted = {
         "recompose.toml",
         "sessions.jsonl",
@@ -109,8 +112,8 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
         "runs/after/report.html",
         "controls.log",
     }
-    assert wanted <= made
-    assert {f"runs/after/evaluation/{name}.jsonl" for name in ROWS} <= made
+    assert wanted <= demo_files
+    assert {f"runs/after/evaluation/{name}.jsonl" for name in ROWS} <= demo_files
     assert (
         len(list((demo / "logs").rglob("*.jsonl")))
         == len(list(read_sessions(demo / "sessions.jsonl")))
@@ -134,7 +137,7 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
 
 
 @pytest.mark.train
-def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
+def test_the_table_holds_what_was_promised(shown: tuple[Path, CliResult]) -> None:
     table = table_of(shown[0])
     assert [row["name"] for row in table["rows"]] == ROWS
     names = {
@@ -166,39 +169,39 @@ def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
 
 @pytest.mark.train
 def test_the_same_seed_gives_the_same_table_and_json_prints_it(
-    shown: tuple[Path, Said], tmp_path: Path
+    shown: tuple[Path, CliResult], tmp_path: Path
 ) -> None:
-    said = play(tmp_path, "--json")
-    assert (said.code, said.err) == (0, "")
+    result = play(tmp_path, "--json")
+    assert (result.code, result.err) == (0, "")
     table = table_of(tmp_path)
     beside = {"seconds", "dry_run", "wrote", "next", "settings_read"}
-    assert {k: v for k, v in said.value.items() if k not in beside} == table and beside <= set(
-        said.value
+    assert {k: v for k, v in result.value.items() if k not in beside} == table and beside <= set(
+        result.value
     )
     assert table == table_of(shown[0])
-    assert list(said.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
+    assert list(result.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
 
 
 @pytest.mark.train
 def test_another_seed_gives_another_table(
-    shown: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shown: tuple[Path, CliResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_module, "CONTROLS", {"placebo": CONTROLS["placebo"]})
     assert play(tmp_path, "--seed", "11").code == 0
-    one, other = table_of(shown[0]), table_of(tmp_path)
-    assert one["seed"] != other["seed"]
+    table, other_table = table_of(shown[0]), table_of(tmp_path)
+    assert table["seed"] != other_table["seed"]
     for name in ("before", "placebo", "after"):
-        assert [r for r in one["rows"] if r["name"] == name] != [
-            r for r in other["rows"] if r["name"] == name
+        assert [r for r in table["rows"] if r["name"] == name] != [
+            r for r in other_table["rows"] if r["name"] == name
         ]
-    assert one["weights_sha256"]["before"] == other["weights_sha256"]["before"]
+    assert table["weights_sha256"]["before"] == other_table["weights_sha256"]["before"]
     for name in ("placebo", "after"):
-        assert one["weights_sha256"][name] != other["weights_sha256"][name]
+        assert table["weights_sha256"][name] != other_table["weights_sha256"][name]
 
 
 @pytest.mark.train
 def test_with_json_every_verb_prints_one_object_and_nothing_else(
-    shown: tuple[Path, Said], tmp_path: Path
+    shown: tuple[Path, CliResult], tmp_path: Path
 ) -> None:
     folder = shown[0]
     calls = {
@@ -223,17 +226,17 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
     for verb, lists in calls.items():
         for arguments in lists:
             settings = [] if verb in ("demo", "init") else ["-c", "demo/recompose.toml"]
-            said = recompose(verb, *arguments, *settings, "--json", cwd=folder)
-            # fails where anything stands beside the object
-            assert said.code == 0 and isinstance(said.value, dict), (verb, said.out)
+            result = recompose(verb, *arguments, *settings, "--json", cwd=folder)
+            # fails if anything else is printed beside the object
+            assert result.code == 0 and isinstance(result.value, dict), (verb, result.out)
 
 
 @pytest.mark.train
 def test_logs_only_records_and_leaves_the_rest_to_be_typed(tmp_path: Path) -> None:
-    said = recompose("demo", "--logs-only", "--logs", "4", cwd=tmp_path)
+    result = recompose("demo", "--logs-only", "--logs", "4", cwd=tmp_path)
     assert (
-        said.code == 0
-        and said.out.rstrip().splitlines()[-1].strip()
+        result.code == 0
+        and result.out.rstrip().splitlines()[-1].strip()
         == "next   recompose ingest -c demo/recompose.toml"
     )
     assert {name.split("/")[0] for name in files(tmp_path / "demo")} == {
@@ -252,8 +255,8 @@ def test_logs_only_records_and_leaves_the_rest_to_be_typed(tmp_path: Path) -> No
 
 
 def test_a_demo_without_logs_is_a_usage_error(tmp_path: Path) -> None:
-    said = recompose("demo", "--logs", "0", cwd=tmp_path)
-    assert said.code == 2 and "no demo without logs" in said.err and files(tmp_path) == set()
+    result = recompose("demo", "--logs", "0", cwd=tmp_path)
+    assert result.code == 2 and "no demo without logs" in result.err and files(tmp_path) == set()
 
 
 def test_a_control_that_fails_names_its_log(tmp_path: Path) -> None:

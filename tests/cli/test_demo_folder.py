@@ -25,7 +25,8 @@ import sys, time
 from pathlib import Path
 from composer_replication.cli import main, demo_controls
 def run(argv, **_):
-    with demo_controls.Controls(Path("x.toml"), {"a": (), "b": ()}, log=Path(sys.argv[1])) as controls:
+    settings, log = Path("x.toml"), Path(sys.argv[1])
+    with demo_controls.Controls(settings, {"a": (), "b": ()}, log=log) as controls:
         while not controls._children:
             time.sleep(0.01)
         try:
@@ -50,23 +51,23 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_is(
     if settings is not None:
         (mine / "recompose.toml").write_text(settings, "utf-8")
     before = {name: (mine / name).read_text("utf-8") for name in files(mine)}
-    said = recompose("demo", "-o", "mine", "--logs-only", "--logs", "2", cwd=tmp_path)
+    result = recompose("demo", "-o", "mine", "--logs-only", "--logs", "2", cwd=tmp_path)
     assert (
-        said.code == 1
-        and "mine holds files that no demo made" in said.err
-        and "choose another folder with -o" in said.err
+        result.code == 1
+        and "mine holds files that no demo made" in result.err
+        and "choose another folder with -o" in result.err
     )
     assert {name: (mine / name).read_text("utf-8") for name in files(mine)} == before
 
 
 @pytest.mark.parametrize(
-    "words", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")]
+    "flags", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")]
 )
 def test_settings_that_the_demo_chooses_itself_are_refused(
-    tmp_path: Path, words: tuple[str, str]
+    tmp_path: Path, flags: tuple[str, str]
 ) -> None:
-    said = recompose("demo", "--logs-only", "--logs", "2", *words, cwd=tmp_path)
-    assert said.code == 2 and words[0] in said.err and "-o names another folder" in said.err
+    result = recompose("demo", "--logs-only", "--logs", "2", *flags, cwd=tmp_path)
+    assert result.code == 2 and flags[0] in result.err and "-o names another folder" in result.err
     assert not list(tmp_path.iterdir())
 
 
@@ -94,10 +95,10 @@ def test_settings_outside_the_demo_choose_nothing(tmp_path: Path) -> None:
 
 def test_a_settings_file_given_to_the_demo_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "recompose.toml").write_text("seed = 123\n", "utf-8")
-    said = recompose("demo", "-c", "recompose.toml", cwd=tmp_path)
+    result = recompose("demo", "-c", "recompose.toml", cwd=tmp_path)
     assert (
-        said.code == 2
-        and "reads no other file" in said.err
+        result.code == 2
+        and "reads no other file" in result.err
         and files(tmp_path) == {"recompose.toml"}
     )
 

@@ -18,11 +18,15 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
     """An evaluation; each argument is (number, low, high) for "before", or a pair of them for
     "before" and "placebo"."""
     paired: list[dict[str, Any]] = []
-    for i, other in enumerate(("before", "placebo")):
-        one, two, three = (v[i] if isinstance(v[0], tuple) else v for v in (success, ratio, others))
-        ends = {"a": "after", "b": other}
-        paired.append({**ends, **dict(zip(("difference", "low", "high"), one, strict=True))})
-        share = dict(zip(("ratio", "ratio_low", "ratio_high"), two, strict=True))
+    for i, baseline in enumerate(("before", "placebo")):
+        success_interval, ratio_interval, others_interval = (
+            v[i] if isinstance(v[0], tuple) else v for v in (success, ratio, others)
+        )
+        ends = {"a": "after", "b": baseline}
+        paired.append(
+            {**ends, **dict(zip(("difference", "low", "high"), success_interval, strict=True))}
+        )
+        share = dict(zip(("ratio", "ratio_low", "ratio_high"), ratio_interval, strict=True))
         paired.append(
             {
                 **ends,
@@ -33,31 +37,55 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
                 **share,
             }
         )
-        rest = dict(zip(("difference", "low", "high"), three, strict=True))
-        paired.append({**ends, "metric": "other_mistakes_per_episode", **rest})
+        differences = dict(zip(("difference", "low", "high"), others_interval, strict=True))
+        paired.append({**ends, "metric": "other_mistakes_per_episode", **differences})
     return {"n": 192, "rows": ROWS, "paired": paired}
 
 
 BETTER, NOTHING = "Better than before and than the placebo", "Nothing is claimed about success"
 CASES = [
-    (UP, FELL, (0.115, 0.042, 0.193), f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes +0.115 per episode (rose)."),
-    (UP, FELL, DOWN, f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes -0.400 per episode (fell)."),
+    (
+        UP,
+        FELL,
+        (0.115, 0.042, 0.193),
+        f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes +0.115 per episode (rose).",
+    ),
+    (
+        UP,
+        FELL,
+        DOWN,
+        f"{BETTER}; hinted mistakes x0.09 (fell); other mistakes -0.400 per episode (fell).",
+    ),
     (OPEN, SAME, OPEN, f"{NOTHING}; hinted mistakes not decided; other mistakes not decided."),
-    ((UP, OPEN), ROSE, OPEN, f"{NOTHING}; hinted mistakes x1.50 (rose); other mistakes not decided."),
-    (DOWN, (0.5, None, None), (UP, OPEN),
-     "Worse than before and than the placebo; hinted mistakes not decided; other mistakes +0.400 per episode (rose)."),
-    (UP, (FELL, SAME), (DOWN, OPEN),
-     f"{BETTER}; hinted mistakes x0.09 (fell; vs placebo not decided); "
-     "other mistakes -0.400 per episode (fell; vs placebo not decided)."),
-]  # fmt: skip
+    (
+        (UP, OPEN),
+        ROSE,
+        OPEN,
+        f"{NOTHING}; hinted mistakes x1.50 (rose); other mistakes not decided.",
+    ),
+    (
+        DOWN,
+        (0.5, None, None),
+        (UP, OPEN),
+        "Worse than before and than the placebo; hinted mistakes not decided; "
+        "other mistakes +0.400 per episode (rose).",
+    ),
+    (
+        UP,
+        (FELL, SAME),
+        (DOWN, OPEN),
+        f"{BETTER}; hinted mistakes x0.09 (fell; vs placebo not decided); "
+        "other mistakes -0.400 per episode (fell; vs placebo not decided).",
+    ),
+]
 
 
-@pytest.mark.parametrize(("success", "ratio", "others", "said"), CASES)
+@pytest.mark.parametrize(("success", "ratio", "others", "expected"), CASES)
 def test_the_second_line_claims_what_its_intervals_support(
-    success: Any, ratio: Any, others: Any, said: str
+    success: Any, ratio: Any, others: Any, expected: str
 ) -> None:
     lines = summary(table(success=success, ratio=ratio, others=others))
-    assert lines[1] == said
+    assert lines[1] == expected
     assert (
         lines[0]
         == "Success on 192 unseen tasks: before 0.50, more_sft 0.50, placebo 0.50, after 0.50."
@@ -68,5 +96,5 @@ def test_the_second_line_claims_what_its_intervals_support(
 
 
 def test_without_paired_measures_nothing_is_decided() -> None:
-    said = summary({"n": 8, "rows": ROWS, "paired": []})[1]
-    assert said == f"{NOTHING}; hinted mistakes not decided; other mistakes not decided."
+    claim = summary({"n": 8, "rows": ROWS, "paired": []})[1]
+    assert claim == f"{NOTHING}; hinted mistakes not decided; other mistakes not decided."

@@ -1,5 +1,5 @@
-"""`evaluate`: rows of a run, its start and its controls, played anew in every call, bit for bit the
-same for the same seed."""
+"""`evaluate`: rows of a run, of its start and of its controls; the same seed gives the same
+episodes bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 from tests.evaluation.small_judge import a_run
 from tests.report.pages import Page
 
@@ -21,7 +21,7 @@ FLAGS = ("--evaluate.tasks", "8", "--evaluate.samples", "200")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work folder with a run and three controls, of which the last nulls no signal."""
+    """A work folder with a run and three controls, the last of which nulls no signal."""
     work = tmp_path_factory.mktemp("judged") / "recompose"
     for name, shift, placebo in (
         ("not", 0.05, ()),
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work.parent
 
 
-def evaluated(work: Path, *more: str) -> Said:
+def evaluated(work: Path, *more: str) -> CliResult:
     return recompose(
         "evaluate",
         "main",
@@ -48,11 +48,11 @@ def evaluated(work: Path, *more: str) -> Said:
 
 
 def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
-    said = evaluated(runs, "--json")
-    assert (said.code, said.err) == (0, "")
+    result = evaluated(runs, "--json")
+    assert (result.code, result.err) == (0, "")
     run = RunDir(runs / "recompose" / "runs" / "main")
     value = json.loads(run.evaluation_json.read_text("utf-8"))
-    assert {key: said.value[key] for key in value} == value
+    assert {key: result.value[key] for key in value} == value
     assert [row["name"] for row in value["rows"]] == ["before", "more_sft", "placebo", "after"]
     wanted = {
         "n",
@@ -96,7 +96,7 @@ def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_a
     """A run on logs was judged on 192 tasks of the workshop, without a word."""
     run = a_run(tmp_path / "recompose", "main")
     settings = run.resolved()
-    for env, words in (
+    for env, message in (
         ("", "not yours"),
         ("mine.py:make", "not of your environment 'mine.py:make'"),
         ("workshop", ""),
@@ -104,23 +104,25 @@ def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_a
         write_json(
             run.resolved_json, {**settings, "rollouts": {**settings["rollouts"], "env": env}}
         )
-        said = recompose("evaluate", "main", *FLAGS, cwd=tmp_path)
-        assert said.code == 0, said.err
+        result = recompose("evaluate", "main", *FLAGS, cwd=tmp_path)
+        assert result.code == 0, result.err
         assert recompose("report", "main", "-q", cwd=tmp_path).code == 0
         notes, page = (
             json.loads(run.evaluation_json.read_text("utf-8"))["notes"],
             Page(run.report_html.read_text("utf-8")).text,
         )
-        if not words:
+        if not message:
             assert (
-                "not yours" not in said.out + page
-                and "not of your" not in said.out + page + "".join(notes)
+                "not yours" not in result.out + page
+                and "not of your" not in result.out + page + "".join(notes)
             )
             continue
-        assert words in notes[0] and "`recompose evaluate main --logs`" in notes[0]
-        assert said.out.index(words) < said.out.index("tasks for each of") and notes[0] in page
+        assert message in notes[0] and "`recompose evaluate main --logs`" in notes[0]
+        assert (
+            result.out.index(message) < result.out.index("tasks for each of") and notes[0] in page
+        )
         dry = recompose("evaluate", "main", *FLAGS, "--dry-run", "--json", cwd=tmp_path)
-        assert words in dry.value["notes"][0]
+        assert message in dry.value["notes"][0]
 
 
 def test_the_same_seed_gives_the_same_table_bit_for_bit_and_another_does_not(runs: Path) -> None:
@@ -153,13 +155,17 @@ def test_other_weights_give_other_rows_although_a_table_lies_there(tmp_path: Pat
 
 
 def test_a_dry_run_names_the_rows_and_writes_nothing(runs: Path) -> None:
-    there = files(runs)
-    said = recompose("evaluate", "sft", "--dry-run", "--json", cwd=runs)
-    assert said.code == 0 and said.value["rows"] == ["before", "after"] and files(runs) == there
+    files_before = files(runs)
+    result = recompose("evaluate", "sft", "--dry-run", "--json", cwd=runs)
+    assert (
+        result.code == 0
+        and result.value["rows"] == ["before", "after"]
+        and files(runs) == files_before
+    )
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (("--against", "placebo=not"), "nulls no signal"),
         (("--against", "more_sft=main"), "the same student, weight by weight"),
@@ -171,13 +177,13 @@ def test_a_dry_run_names_the_rows_and_writes_nothing(runs: Path) -> None:
     ],
 )
 def test_a_row_that_is_not_what_it_is_called_is_refused(
-    runs: Path, flags: tuple[str, ...], told: str
+    runs: Path, flags: tuple[str, ...], message: str
 ) -> None:
-    said = recompose("evaluate", "main", "--evaluate.tasks", "2", *flags, cwd=runs)
+    result = recompose("evaluate", "main", "--evaluate.tasks", "2", *flags, cwd=runs)
     assert (
-        said.code in (1, 2)
-        and told in " ".join(said.err.replace("│", " ").split())
-        and "Traceback" not in said.err
+        result.code in (1, 2)
+        and message in " ".join(result.err.replace("│", " ").split())
+        and "Traceback" not in result.err
     )
 
 
@@ -192,8 +198,8 @@ def test_controls_from_another_start_or_of_other_steps_are_refused(tmp_path: Pat
         "short": "a placebo of 1 steps, the run has 2",
         "long": "a placebo of 3 steps",
     }
-    for name, told in asked.items():
-        said = recompose(
+    for name, message in asked.items():
+        result = recompose(
             "evaluate",
             "main",
             "--evaluate.tasks",
@@ -202,4 +208,4 @@ def test_controls_from_another_start_or_of_other_steps_are_refused(tmp_path: Pat
             f"placebo={name}",
             cwd=tmp_path,
         )
-        assert said.code == 1 and told in " ".join(said.err.replace("│", " ").split())
+        assert result.code == 1 and message in " ".join(result.err.replace("│", " ").split())

@@ -1,5 +1,5 @@
-"""`train.fork` and `evaluate --logs` on a small work folder: the plan before training, the rows
-after it, and what is refused."""
+"""`train.fork` and `evaluate --logs` in a small work folder: the plan before training, the rows
+after it, and the refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.jsonl import write_lines
 from composer_replication.tokens.split import is_held_out
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 from tests.rollouts.logged import hint, session, site
 
 pytestmark = pytest.mark.train
@@ -71,22 +71,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield place
 
 
-def read(said: Said) -> str:
-    return " ".join((said.out + said.err).replace("│", " ").split())
+def read(result: CliResult) -> str:
+    return " ".join((result.out + result.err).replace("│", " ").split())
 
 
 def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show(
     tmp_path: Path,
 ) -> None:
     fill(tmp_path / "recompose")
-    there = files(tmp_path)
-    said = recompose("evaluate", "--logs", *HELD, cwd=tmp_path)
-    assert said.code == 0 and files(tmp_path) == there and 1 < len(OUT) < 6
-    assert f"{len(OUT)} mistakes in {len(OUT)} sessions of {len(OUT)} repositories" in read(said)
+    files_before = files(tmp_path)
+    result = recompose("evaluate", "--logs", *HELD, cwd=tmp_path)
+    assert result.code == 0 and files(tmp_path) == files_before and 1 < len(OUT) < 6
+    assert f"{len(OUT)} mistakes in {len(OUT)} sessions of {len(OUT)} repositories" in read(result)
     assert (
-        "80 % power" in read(said)
-        and "Connor 1987" in read(said)
-        and f"left out {6 - len(OUT)} training" in read(said)
+        "80 % power" in read(result)
+        and "Connor 1987" in read(result)
+        and f"left out {6 - len(OUT)} training" in read(result)
     )
     value = recompose("evaluate", "--logs", *HELD, "--json", cwd=tmp_path).value
     assert (value["plan"]["sites"], value["plan"]["kinds"]) == (
@@ -106,11 +106,11 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
         and dry.value["plan"]["sites"] == len(OUT)
     )
     assert not (folder / "recompose" / "runs" / "main" / "evaluation_logs.json").exists()
-    said = recompose(*call, "--json", cwd=folder)
-    assert (said.code, said.err) == (0, "")
+    result = recompose(*call, "--json", cwd=folder)
+    assert (result.code, result.err) == (0, "")
     run = folder / "recompose" / "runs" / "main"
     table = json.loads((run / "evaluation_logs.json").read_text("utf-8"))
-    assert {key: said.value[key] for key in table} == table
+    assert {key: result.value[key] for key in table} == table
     assert [row["name"] for row in table["rows"]] == ["before", "placebo", "after"]
     for row in table["rows"]:
         assert row["n"] == row["sessions"] == len(OUT) and row["samples"] == 2 * len(OUT)
@@ -124,11 +124,11 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
             )
         ]
         assert all(
-            line["message"]["role"] == "assistant" and line["message"]["author"] == row["name"]
-            for line in lines
+            fork["message"]["role"] == "assistant" and fork["message"]["author"] == row["name"]
+            for fork in lines
         )
-        assert {line["session_id"] for line in lines} == OUT and {
-            line["origin"] for line in lines
+        assert {fork["session_id"] for fork in lines} == OUT and {
+            fork["origin"] for fork in lines
         } == {"student"}
     pairs = {(p["a"], p["b"]) for p in table["paired"]}
     assert pairs == {("after", "before"), ("after", "placebo"), ("placebo", "before")}
@@ -160,11 +160,15 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
 
 
 def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path) -> None:
-    """The split is the run's own; examples that hold a held-out session are found, and examples
-    that are gone are told."""
+    """The split is that of the run; examples of a held-out session are found, and missing examples
+    are reported."""
     # these flags do not name the split
-    said = recompose("evaluate", "main", "--logs", "--dry-run", "--json", cwd=folder)
-    assert said.code == 0 and said.value["plan"]["sites"] == len(OUT) and said.value["notes"] == []
+    result = recompose("evaluate", "main", "--logs", "--dry-run", "--json", cwd=folder)
+    assert (
+        result.code == 0
+        and result.value["plan"]["sites"] == len(OUT)
+        and result.value["notes"] == []
+    )
     work = tmp_path / "recompose"
     fill(work)
     assert recompose("build", "-q", cwd=tmp_path).code == 0
@@ -175,8 +179,8 @@ def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path)
     resolved.write_text(
         json.dumps({**settings, "held_out": {"by": "repository", "fraction": 0.5}}), "utf-8"
     )
-    told = recompose("evaluate", "all", "--logs", "--dry-run", cwd=tmp_path)
-    assert told.code == 1 and "the run was trained on it" in read(told)
+    second_result = recompose("evaluate", "all", "--logs", "--dry-run", cwd=tmp_path)
+    assert second_result.code == 1 and "the run was trained on it" in read(second_result)
     (work / "examples" / "examples.jsonl").unlink()
     gone = recompose("evaluate", "all", "--logs", "--dry-run", "--json", cwd=tmp_path)
     assert gone.code == 0 and "no longer here" in gone.value["notes"][0]
@@ -186,13 +190,18 @@ def test_a_run_that_forks_says_so_and_stale_sessions_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
     fork = ("--train.fork", "true", "--train.fork_sites", "2", "--rollouts.max_new_tokens", "8")
-    said = recompose("train", "--name", "forked", *TRAIN, *fork, cwd=folder)
-    assert said.code == 0 and f"{6 - len(OUT)} imported sites" in read(said)
+    result = recompose("train", "--name", "forked", *TRAIN, *fork, cwd=folder)
+    assert result.code == 0 and f"{6 - len(OUT)} imported sites" in read(result)
     run = folder / "recompose" / "runs" / "forked"
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [
-        (line["fork/sites"], line["fork/samples"], line["fork/same"], line["hint/tokens"])
-        for line in lines
+        (
+            metrics["fork/sites"],
+            metrics["fork/samples"],
+            metrics["fork/same"],
+            metrics["hint/tokens"],
+        )
+        for metrics in steps
     ] == [(2, 2, 0, 0)] * 2
     rows = [
         json.loads(line)

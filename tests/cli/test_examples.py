@@ -73,9 +73,11 @@ def test_an_examples_own_file_builds_trains_evaluates_and_exports(
     shared += ["-o", str(work), "--student.model", str(model)]
     built = recompose("build", *shared, "--json", cwd=tmp_path)
     assert built.code == 0 and built.value["views"] > 0, built.out
-    said = recompose("train", "--name", "x", *shared, "--train.steps", "2", "--json", cwd=tmp_path)
-    assert said.code == 0, said.out
-    assert said.value["statuses"] == {
+    result = recompose(
+        "train", "--name", "x", *shared, "--train.steps", "2", "--json", cwd=tmp_path
+    )
+    assert result.code == 0, result.out
+    assert result.value["statuses"] == {
         "policy": "off",
         "lm_ce": "active",
         "hint": "active",
@@ -96,10 +98,12 @@ def test_an_examples_own_file_builds_trains_evaluates_and_exports(
         and judged.value["verdict"]["claim"] == "nothing"
         and judged.value["plan"]["sites"] > 0
     ), judged.out
-    done = recompose("export", "x", *shared, "--to", str(tmp_path / "out"), "--json", cwd=tmp_path)
-    assert done.code == 0 and done.value["form"] == ("merged" if "lora" in case else "weights"), (
-        done.out
+    exported = recompose(
+        "export", "x", *shared, "--to", str(tmp_path / "out"), "--json", cwd=tmp_path
     )
+    assert exported.code == 0 and exported.value["form"] == (
+        "merged" if "lora" in case else "weights"
+    ), exported.out
     back: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert back.config.model_type == "qwen3" and (tmp_path / "out" / "README.md").exists()
 
@@ -108,8 +112,8 @@ def test_an_examples_own_file_builds_trains_evaluates_and_exports(
 def test_an_examples_forks_and_its_live_rollouts_are_trained_on(
     folder: str, tmp_path: Path
 ) -> None:
-    """Random weights make no call, so of forks no failure is left; what is seen is that they were
-    written and judged."""
+    """Random weights make no calls, so no failure remains to train on; the forks must be written
+    and judged."""
     work = tmp_path / "recompose"
     logs_in(work)
     model = random_student(tmp_path / "student", CASES[folder][1])
@@ -136,25 +140,27 @@ def test_an_examples_forks_and_its_live_rollouts_are_trained_on(
         for more in ("fork.toml", "live.toml")
     )
     # nothing is built: the student plays
-    said = recompose("train", "--name", "live", *live, cwd=tmp_path)
-    assert said.code == 0, said.out
+    result = recompose("train", "--name", "live", *live, cwd=tmp_path)
+    assert result.code == 0, result.out
     assert (
-        said.value["metrics"]["rollouts/episodes"] == 32
-        and said.value["metrics"]["rollouts/lost"] == 0
+        result.value["metrics"]["rollouts/episodes"] == 32
+        and result.value["metrics"]["rollouts/lost"] == 0
     )
-    assert {name for name, status in said.value["statuses"].items() if status != "off"} == {
+    assert {name for name, status in result.value["statuses"].items() if status != "off"} == {
         "policy",
         "hint",
     }
     assert recompose("build", *fork, cwd=tmp_path).code == 0
-    said = recompose("train", "--name", "fork", *fork, cwd=tmp_path)
-    assert said.code == 0, said.out
-    metrics = said.value["metrics"]
+    result = recompose("train", "--name", "fork", *fork, cwd=tmp_path)
+    assert result.code == 0, result.out
+    metrics = result.value["metrics"]
     assert (
         metrics["fork/samples"] == metrics["fork/undecided"] == 6
         and metrics["fork/sampled_tokens"] == 36
     )
-    assert {name for name, status in said.value["statuses"].items() if status != "off"} == {"hint"}
+    assert {name for name, status in result.value["statuses"].items() if status != "off"} == {
+        "hint"
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -180,23 +186,25 @@ def test_the_memory_table_is_what_the_script_prints_and_its_sums_add_up() -> Non
     assert spec is not None and spec.loader is not None
     memory = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(memory)
-    told = (
+    section = (
         (EXAMPLES / "README.md")
         .read_text("utf-8")
         .split(memory.BEGIN)[1]
         .split(memory.END)[0]
         .strip()
     )
-    assert told == memory.table(), "stale: run python examples/memory.py"
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in told.splitlines()[2:]]
+    assert section == memory.table(), "stale: run python examples/memory.py"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[2:]
+    ]
     sizes = ["596 M", "606 M", "596 M", "596 M", "4,055 M", "4,055 M", "4,055 M"]
     # 596 M and 4,022 M are the published sizes; the rest is LoRA
     assert [row[1] for row in rows] == sizes
     for row in rows:
-        *parts, activations, held, whole = map(float, row[4:])
+        *parts, activations, held, total = map(float, row[4:])
         assert (
-            sum(parts) + max(activations, held) == pytest.approx(whole, abs=0.21)
-            and whole < 0.8 * 24
+            sum(parts) + max(activations, held) == pytest.approx(total, abs=0.21)
+            and total < 0.8 * 24
         )
         assert (held > 0) == ("fork" in row[0] or "live" in row[0]) and (parts[1] > 0) == (
             row[0].startswith("small") and "live" in row[0]

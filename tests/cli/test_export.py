@@ -1,5 +1,5 @@
-"""`recompose export`: what is loaded back is what was trained, with its template and its story;
-nothing is overwritten."""
+"""`recompose export`: the exported folder loads as the trained weights, with template and history;
+no file is overwritten."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.evaluation.players import load_player, player_of
 from composer_replication.models.merge import merge_adapters
 from composer_replication.tokens.template_families import FAMILIES
-from tests.cli.workspace import Said, files, recompose, session
+from tests.cli.workspace import CliResult, files, recompose, session
 from tests.tokens.students import chatml_tokenizer, official
 
 pytestmark = pytest.mark.train
@@ -68,8 +68,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for verb in (("sites",), ("hints",), ("build", *student)):
         assert recompose(*verb, "-q", cwd=place).code == 0
     for name, more in (("whole", ()), ("lora", LORA)):
-        said = recompose("train", "--name", name, *student, *more, *TRAIN, cwd=place)
-        assert said.code == 0, said.err
+        result = recompose("train", "--name", name, *student, *more, *TRAIN, cwd=place)
+        assert result.code == 0, result.err
     return place
 
 
@@ -86,15 +86,15 @@ def loaded(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def read(said: Said) -> str:
-    return " ".join((said.out + said.err).replace("│", " ").split())
+def read(result: CliResult) -> str:
+    return " ".join((result.out + result.err).replace("│", " ").split())
 
 
 def test_whole_weights_come_back_bit_for_bit_with_the_template_they_were_trained_with(
     place: Path,
 ) -> None:
-    said = recompose("export", "whole", "--to", "out/whole", "--json", cwd=place)
-    assert said.code == 0, said.err
+    result = recompose("export", "whole", "--to", "out/whole", "--json", cwd=place)
+    assert result.code == 0, result.err
     folder = place / "out" / "whole"
     trained, _ = load_player(player_of(run_of(place, "whole"), name="x"))
     assert torch.equal(logits(loaded(folder)), logits(trained.model))
@@ -110,15 +110,15 @@ def test_whole_weights_come_back_bit_for_bit_with_the_template_they_were_trained
     ends = GenerationConfig.from_pretrained(folder).eos_token_id
     assert ends == [7, tokenizer.convert_tokens_to_ids("<|im_end|>")]
     assert (
-        "--tool-call-parser hermes" in said.value["serve"]["vLLM"]
-        and "out/whole" in said.value["serve"]["vLLM"]
+        "--tool-call-parser hermes" in result.value["serve"]["vLLM"]
+        and "out/whole" in result.value["serve"]["vLLM"]
     )
-    assert not list((place / "out").glob(".*")) and said.value["form"] == "weights"
+    assert not list((place / "out").glob(".*")) and result.value["form"] == "weights"
 
 
 def test_a_merged_adapter_is_the_sum_and_gives_the_adapters_logits(place: Path) -> None:
-    said = recompose("export", "lora", "--to", "out/merged", "--json", cwd=place)
-    assert said.code == 0, said.err
+    result = recompose("export", "lora", "--to", "out/merged", "--json", cwd=place)
+    assert result.code == 0, result.err
     student, _ = load_player(player_of(run_of(place, "lora"), name="x"))
     with_adapter, layer = (
         logits(student.model),
@@ -139,16 +139,16 @@ def test_a_merged_adapter_is_the_sum_and_gives_the_adapters_logits(place: Path) 
 
 
 def test_an_adapter_comes_back_bit_for_bit_on_its_base(place: Path) -> None:
-    said = recompose("export", "lora", "--adapter", "--to", "out/adapter", "--json", cwd=place)
-    assert said.code == 0, said.err
+    result = recompose("export", "lora", "--adapter", "--to", "out/adapter", "--json", cwd=place)
+    assert result.code == 0, result.err
     student, _ = load_player(player_of(run_of(place, "lora"), name="x"))
     assert torch.equal(logits(loaded(place / "out" / "adapter")), logits(student.model))
     assert not (place / "out" / "adapter" / "model.safetensors").exists()
-    line = said.value["serve"]["vLLM"]
+    command = result.value["serve"]["vLLM"]
     assert (
-        "--max-lora-rank 8" in line
-        and f"vllm serve {place / 'base'}" in line
-        and "--chat-template out/adapter/chat_template.jinja" in line
+        "--max-lora-rank 8" in command
+        and f"vllm serve {place / 'base'}" in command
+        and "--chat-template out/adapter/chat_template.jinja" in command
     )
 
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_overwritten(
     empty = tmp_path / "recompose" / "runs" / "none"
     without_checkpoints(run_of(place, "whole").path, empty)
     inside = run_of(place, "whole").path / "out"
-    for argv, told in (
+    for argv, message in (
         (("whole", "--to", "full"), "nothing is overwritten"),
         (("whole", "--to", "full/mine.txt"), "nothing is overwritten"),
         (("whole", "--to", str(inside)), "inside the run"),
@@ -203,8 +203,8 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_overwritten(
         (("nobody", "--to", "out/x"), 'no run "nobody"'),
     ):
         before = files(place)
-        said = recompose("export", *argv, cwd=place)
-        assert said.code == 1 and told in read(said), (argv, read(said))
+        result = recompose("export", *argv, cwd=place)
+        assert result.code == 1 and message in read(result), (argv, read(result))
         assert files(place) == before
     assert recompose("export", "lora", "--adapter", "--merged", cwd=place).code == 2
     dry = recompose("export", "lora", "--dry-run", "--json", cwd=place)
@@ -213,7 +213,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_overwritten(
 
 
 def without_checkpoints(run: Path, target: Path) -> None:
-    """A run whose checkpoints were removed."""
+    """A run whose checkpoints have been removed."""
 
     shutil.copytree(run, target)
     shutil.rmtree(target / "checkpoints")

@@ -1,5 +1,5 @@
-"""`recompose hints --writer reader`: recorded readings to sites and hints, a paid one against a
-ceiling, and what is refused."""
+"""`recompose hints --writer reader`: from recorded readings to sites and hints, a paid reader under
+a ceiling, and the refusals."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ RECORDED = ("--writer", "reader", "--hints.reader.recorded", "read.jsonl")
 def test_recorded_readings_become_hints_of_the_rules_sites(work: Path) -> None:
     record_readings(work)
     before = list(read_sites(work / "recompose" / "sites.jsonl"))
-    said = recompose("hints", *RECORDED, "--json", cwd=work)
-    assert said.code == 0, said.err
-    assert said.value["hints"] == 1
+    result = recompose("hints", *RECORDED, "--json", cwd=work)
+    assert result.code == 0, result.err
+    assert result.value["hints"] == 1
     (hint,) = read_hints(work / "recompose" / "hints.jsonl")
     assert (hint.text, hint.writer) == (HINT, "reader")
     assert list(read_sites(work / "recompose" / "sites.jsonl")) == before
@@ -73,11 +73,11 @@ def test_recorded_readings_become_hints_of_the_rules_sites(work: Path) -> None:
 
 def test_one_vote_of_three_is_dropped_and_a_leak_is_refused(work: Path) -> None:
     record_readings(work, votes=1)
-    said = recompose("hints", *RECORDED, "--json", cwd=work)
-    assert (said.value["hints"], said.value["unsure"], said.value["void"]) == (0, 1, 2)
+    result = recompose("hints", *RECORDED, "--json", cwd=work)
+    assert (result.value["hints"], result.value["unsure"], result.value["void"]) == (0, 1, 2)
     record_readings(work, hint="The old string was: String to replace not found in file.")
-    said = recompose("hints", *RECORDED, "--json", cwd=work)
-    assert (said.value["hints"], said.value["refused: quotes_later_text"]) == (0, 1)
+    result = recompose("hints", *RECORDED, "--json", cwd=work)
+    assert (result.value["hints"], result.value["refused: quotes_later_text"]) == (0, 1)
 
 
 def test_a_paid_reader_needs_a_ceiling_and_an_estimate_sends_nothing(work: Path) -> None:
@@ -90,22 +90,22 @@ def test_a_paid_reader_needs_a_ceiling_and_an_estimate_sends_nothing(work: Path)
         ' 1.0\nmax_output_usd_per_mtok = 2.0\nkey_env = "NO_SUCH_KEY_X1"\n'
     )
     (work / "recompose.toml").write_text(table + prices, "utf-8")
-    said = recompose("hints", "--estimate", "--json", cwd=work)
-    assert said.code == 0, said.err
-    assert said.value["readings"] == 3
-    assert 0 < said.value["worst_usd"] < 0.1
+    result = recompose("hints", "--estimate", "--json", cwd=work)
+    assert result.code == 0, result.err
+    assert result.value["readings"] == 3
+    assert 0 < result.value["worst_usd"] < 0.1
     assert not (work / "recompose" / "ledger.sqlite3").exists()
-    said = recompose("hints", cwd=work)
-    assert said.code != 0
-    assert "NO_SUCH_KEY_X1" in said.err or "ceiling" in said.err
+    result = recompose("hints", cwd=work)
+    assert result.code != 0
+    assert "NO_SUCH_KEY_X1" in result.err or "ceiling" in result.err
 
 
 def test_what_does_not_fit_together_is_named(work: Path) -> None:
     assert "hints.reader.teacher" in recompose("hints", "--writer", "reader", cwd=work).err
     assert recompose("hints", "--estimate", cwd=work).code == 2
-    said = recompose("hints", "--writer", "reader", "--hints.reader.votes", "1", cwd=work)
-    assert said.code != 0
-    assert "min_votes" in said.err
+    result = recompose("hints", "--writer", "reader", "--hints.reader.votes", "1", cwd=work)
+    assert result.code != 0
+    assert "min_votes" in result.err
 
 
 def endpoint_config(url: str, *, max_usd: float = 1.0) -> str:
@@ -118,10 +118,10 @@ def endpoint_config(url: str, *, max_usd: float = 1.0) -> str:
 
 
 def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path) -> None:
-    """A real HTTP server on this machine; the sessions were ingested without redaction, and what is
-    sent is redacted all the same."""
+    """A real HTTP server on this machine; the sessions were ingested without redaction, and the
+    requests are redacted all the same."""
     secrets = planted(per_kind=2)
-    text = "\n".join(one.text for one in secrets)
+    text = "\n".join(secret.text for secret in secrets)
     (work / "logs" / "one.jsonl").write_text("\n".join(log_lines(text)) + "\n", "utf-8")
     # another log of the same name: it would be kept apart
     (work / "recompose" / "sessions.jsonl").unlink()
@@ -131,12 +131,12 @@ def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path)
     reading = json.dumps({"mistakes": [mistake(site.turn, None, site.evidence[0], hint=HINT)]})
     with Endpoint(act=lambda body: reading) as endpoint:
         (work / "recompose.toml").write_text(endpoint_config(endpoint.url), "utf-8")
-        said = recompose("hints", "--json", cwd=work)
-        assert said.code == 0, said.err
-        assert (said.value["hints"], len(endpoint.seen)) == (1, 3)
-        sent = json.dumps([one.body for one in endpoint.seen], ensure_ascii=False)
+        result = recompose("hints", "--json", cwd=work)
+        assert result.code == 0, result.err
+        assert (result.value["hints"], len(endpoint.seen)) == (1, 3)
+        sent = json.dumps([request.body for request in endpoint.seen], ensure_ascii=False)
         assert "[REDACTED:" in sent
-        assert [one.kind for one in secrets if still_there(one, sent)] == []
+        assert [secret.kind for secret in secrets if still_there(secret, sent)] == []
         assert endpoint.seen[0].body["response_format"]["json_schema"]["strict"] is True
         again = recompose("hints", "--json", cwd=work)
         # the ledger had all of it: nobody was asked twice
@@ -146,9 +146,9 @@ def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path)
 def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Path) -> None:
     with Endpoint(act=lambda body: '{"mistakes": []}') as endpoint:
         (work / "recompose.toml").write_text(endpoint_config(endpoint.url, max_usd=0.012), "utf-8")
-        said = recompose("hints", "--json", cwd=work)
-        assert said.code == 4, said.err
-        assert said.value["stopped"] is True
+        result = recompose("hints", "--json", cwd=work)
+        assert result.code == 4, result.err
+        assert result.value["stopped"] is True
         assert endpoint.billed_usd <= 0.012
         assert (
             len((work / "recompose" / "reader_answers.jsonl").read_text().splitlines())
@@ -160,8 +160,8 @@ def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Pat
 def test_a_reader_on_this_machine_is_not_asked_over_http(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kind = "local" means a model of this machine for the reader as for `replay`; a script stands
-    for it here."""
+    """kind = "local" means a model on this machine, for the reader as for `replay`; a script
+    replaces it here."""
     opened: list[str] = []
     with Endpoint(act=lambda body: '{"mistakes": []}') as endpoint:
         (work / "recompose.toml").write_text(
@@ -174,6 +174,6 @@ def test_a_reader_on_this_machine_is_not_asked_over_http(
             return Scripted(name, family="acme", act=lambda request: turn)
 
         monkeypatch.setattr(replay_teachers, "_local", local)
-        said = recompose("hints", "--json", cwd=work)
-        assert said.code == 0, said.err
-        assert (opened, said.value["asked"], endpoint.seen) == (["mine: acme/m"], 3, [])
+        result = recompose("hints", "--json", cwd=work)
+        assert result.code == 0, result.err
+        assert (opened, result.value["asked"], endpoint.seen) == (["mine: acme/m"], 3, [])

@@ -1,4 +1,4 @@
-"""`ingest`, `sites` and `hints` on small logs: what is written, what is refused, what is said."""
+"""`ingest`, `sites` and `hints` on small logs: their files, their refusals, their output."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def result(uuid: str, parent: str, call_id: str, text: str, *, error: bool = Fal
 
 
 def log_lines(text: str = "Please fix the cart.") -> list[str]:
-    """A read, then an edit whose old string is not in the file, then what came after."""
+    """A read, then an edit whose old string is not in the file, then the later turns."""
     return [
         record("u1", None, {"role": "user", "content": text}),
         assistant(
@@ -100,11 +100,11 @@ def logs(tmp_path: Path) -> Path:
 
 
 def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_path: Path) -> None:
-    said = recompose("ingest", "logs", cwd=tmp_path)
-    assert (said.code, said.err) == (0, "")
-    assert "1 sessions  6 turns  2 tool calls" in said.out
-    assert "deletes its logs after 30 days" in said.out
-    assert "recompose/sessions.jsonl" in said.out and "next   recompose sites" in said.out
+    result = recompose("ingest", "logs", cwd=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "1 sessions  6 turns  2 tool calls" in result.out
+    assert "deletes its logs after 30 days" in result.out
+    assert "recompose/sessions.jsonl" in result.out and "next   recompose sites" in result.out
     assert recompose("sites", cwd=tmp_path).code == 0
     (site,) = read_sites(tmp_path / "recompose" / "sites.jsonl")
     assert (site.turn, site.call_id, site.kind, site.category, site.author) == (
@@ -114,8 +114,8 @@ def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_p
         "mistake",
         MODEL,
     )
-    said = recompose("hints", cwd=tmp_path)
-    assert said.code == 0 and "next   recompose report" in said.out
+    result = recompose("hints", cwd=tmp_path)
+    assert result.code == 0 and "next   recompose report" in result.out
     (hint,) = read_hints(tmp_path / "recompose" / "hints.jsonl")
     assert (
         hint.site_id == site.id
@@ -125,19 +125,19 @@ def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_p
 
 
 def test_json_is_one_object_with_the_files(logs: Path, tmp_path: Path) -> None:
-    said = recompose("ingest", "logs", "--json", cwd=tmp_path)
-    assert said.err == ""
-    (file,) = said.value["files"]
+    result = recompose("ingest", "logs", "--json", cwd=tmp_path)
+    assert result.err == ""
+    (file,) = result.value["files"]
     assert (file["file"], file["tool_use"], file["is_error"], file["assistant_messages"]) == (
         "one.jsonl",
         2,
         1,
         3,
     )
-    assert said.value["sessions"] == 1 and said.value["wrote"]
+    assert result.value["sessions"] == 1 and result.value["wrote"]
     for verb in ("sites", "hints"):
-        said = recompose(verb, "--json", cwd=tmp_path)
-        assert said.err == "" and said.value["wrote"]
+        result = recompose(verb, "--json", cwd=tmp_path)
+        assert result.err == "" and result.value["wrote"]
 
 
 @pytest.mark.parametrize("verb", ["ingest", "sites", "hints"])
@@ -145,21 +145,21 @@ def test_a_dry_run_counts_and_writes_nothing(logs: Path, tmp_path: Path, verb: s
     before = ("ingest", "sites", "hints")
     for earlier in before[: before.index(verb)]:
         recompose(earlier, *(["logs"] if earlier == "ingest" else []), cwd=tmp_path)
-    there = files(tmp_path)
+    files_before = files(tmp_path)
     arguments = [verb, *(["logs"] if verb == "ingest" else []), "--dry-run"]
-    said = recompose(*arguments, cwd=tmp_path)
-    assert said.code == 0 and "nothing was written" in said.out and "would write" in said.out
+    result = recompose(*arguments, cwd=tmp_path)
+    assert result.code == 0 and "nothing was written" in result.out and "would write" in result.out
     value = recompose(*arguments, "--json", cwd=tmp_path).value
     assert value["dry_run"] is True and value["would_write"] and "wrote" not in value
-    assert files(tmp_path) == there
+    assert files(tmp_path) == files_before
 
 
 def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    said = recompose("ingest", "empty", cwd=tmp_path)
-    assert said.code == 1 and "no .jsonl file there" in said.err and said.out == ""
-    said = recompose("ingest", "nowhere", cwd=tmp_path)
-    assert said.code == 1 and "nowhere" in said.err
+    result = recompose("ingest", "empty", cwd=tmp_path)
+    assert result.code == 1 and "no .jsonl file there" in result.err and result.out == ""
+    result = recompose("ingest", "nowhere", cwd=tmp_path)
+    assert result.code == 1 and "nowhere" in result.err
 
 
 def test_damaged_and_foreign_files_are_counted_and_lose_no_good_session(
@@ -171,12 +171,12 @@ def test_damaged_and_foreign_files_are_counted_and_lose_no_good_session(
     )
     (logs / "binary.jsonl").write_bytes(bytes(range(256)) * 40)
     (logs / "foreign.jsonl").write_text('{"a": 1}\n{"b": 2}\n', "utf-8")
-    said = recompose("ingest", "logs", cwd=tmp_path)
-    assert said.code == 0 and "1 sessions" in said.out
+    result = recompose("ingest", "logs", cwd=tmp_path)
+    assert result.code == 0 and "1 sessions" in result.out
     assert (
-        "one.jsonl:4" in said.out
-        and "binary.jsonl: foreign" in said.out
-        and "foreign.jsonl: foreign" in said.out
+        "one.jsonl:4" in result.out
+        and "binary.jsonl: foreign" in result.out
+        and "foreign.jsonl: foreign" in result.out
     )
     (session,) = read_sessions(tmp_path / "recompose" / "sessions.jsonl")
     assert len(session.turns) == 6
@@ -186,13 +186,15 @@ def test_files_without_a_session_end_with_1_and_keep_what_was_there(
     logs: Path, tmp_path: Path
 ) -> None:
     recompose("ingest", "logs", cwd=tmp_path)
-    kept = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
+    stored_before = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
     (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', "utf-8")
-    said = recompose("ingest", "foreign.jsonl", "--json", cwd=tmp_path)
+    result = recompose("ingest", "foreign.jsonl", "--json", cwd=tmp_path)
     assert (
-        said.code == 1 and said.value["files"][0]["status"] == "foreign" and said.value["problem"]
+        result.code == 1
+        and result.value["files"][0]["status"] == "foreign"
+        and result.value["problem"]
     )
-    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
+    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == stored_before
 
 
 def test_without_a_path_a_pipe_must_say_yes(
@@ -202,8 +204,8 @@ def test_without_a_path_a_pipe_must_say_yes(
     projects.mkdir(parents=True)
     (logs / "one.jsonl").rename(projects / "one.jsonl")
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
-    said = recompose("ingest", cwd=tmp_path)
-    assert said.code == 2 and "--yes" in said.err and files(tmp_path / "recompose") == set()
+    result = recompose("ingest", cwd=tmp_path)
+    assert result.code == 2 and "--yes" in result.err and files(tmp_path / "recompose") == set()
     assert recompose("ingest", "--yes", "--json", cwd=tmp_path).value["sessions"] == 1
 
 
@@ -211,10 +213,10 @@ def test_secrets_do_not_reach_the_disk_unless_told_to(logs: Path, tmp_path: Path
     (logs / "one.jsonl").write_text(
         "\n".join(log_lines(f"The key is {MADE_UP_KEY}, of Initech.")) + "\n", "utf-8"
     )
-    said = recompose("ingest", "logs", "--ingest.redact_words", "Initech", cwd=tmp_path)
+    result = recompose("ingest", "logs", "--ingest.redact_words", "Initech", cwd=tmp_path)
     written = "".join(p.read_text("utf-8") for p in (tmp_path / "recompose").iterdir())
     assert MADE_UP_KEY not in written and "Initech" not in written
-    assert "removed" in said.out and MADE_UP_KEY not in said.out
+    assert "removed" in result.out and MADE_UP_KEY not in result.out
     recompose("ingest", "logs", "--ingest.redact", "false", cwd=tmp_path)
     assert MADE_UP_KEY in (tmp_path / "recompose" / "sessions.jsonl").read_text("utf-8")
 
@@ -238,14 +240,14 @@ def test_a_hostile_log_cannot_steer_the_terminal(logs: Path, tmp_path: Path) -> 
         ["show", "session", "s001"],
         ["show", "site"],
     ):
-        said = recompose(*arguments, cwd=tmp_path)
-        assert said.code == 0, said.err
-        assert not set(said.out) & {"\x1b", "\x07", "\x9b", "\u202e"}, arguments
+        outcome = recompose(*arguments, cwd=tmp_path)
+        assert outcome.code == 0, outcome.err
+        assert not set(outcome.out) & {"\x1b", "\x07", "\x9b", "\u202e"}, arguments
 
 
 def test_the_filter_on_authors_is_applied(logs: Path, tmp_path: Path) -> None:
-    said = recompose("ingest", "logs", "--ingest.authors", "other-*", "--json", cwd=tmp_path)
-    assert said.code == 1 and said.value["files"][0]["filtered_sessions"] == 1
+    result = recompose("ingest", "logs", "--ingest.authors", "other-*", "--json", cwd=tmp_path)
+    assert result.code == 1 and result.value["files"][0]["filtered_sessions"] == 1
     assert (
         recompose("ingest", "logs", "--ingest.authors", "claude-*", "--json", cwd=tmp_path).code
         == 0
@@ -254,8 +256,8 @@ def test_the_filter_on_authors_is_applied(logs: Path, tmp_path: Path) -> None:
 
 def test_the_recovery_choice_warns(logs: Path, tmp_path: Path) -> None:
     recompose("ingest", "logs", cwd=tmp_path)
-    said = recompose("sites", "--sites.site", "recovery", cwd=tmp_path)
-    assert said.code == 0 and "the turn after an error" in said.out
+    result = recompose("sites", "--sites.site", "recovery", cwd=tmp_path)
+    assert result.code == 0 and "the turn after an error" in result.out
     (site,) = read_sites(tmp_path / "recompose" / "sites.jsonl")
     assert (site.turn, site.category) == (5, "recovery")
     assert recompose("sites", "--sites.site", "recovery", "--json", cwd=tmp_path).value["notes"]
@@ -290,13 +292,13 @@ def test_a_lone_surrogate_and_a_file_name_that_is_not_text_are_stored(
     name = os.fsencode(logs) + b"/caf\xe9.jsonl"
     Path(os.fsdecode(name)).write_text(text, "utf-8")
     (logs / "one.jsonl").unlink()
-    said = recompose("ingest", "logs", "--json", cwd=tmp_path)
-    assert (said.code, said.err) == (0, "") and said.value["files"][0]["models"] == {
+    result = recompose("ingest", "logs", "--json", cwd=tmp_path)
+    assert (result.code, result.err) == (0, "") and result.value["files"][0]["models"] == {
         "odd\ud800model": 3
     }
     stored = json.loads((tmp_path / "recompose" / "ingest.json").read_text("utf-8"))
     assert (
-        stored["files"] == said.value["files"] and stored["files"][0]["file"] == "caf\udce9.jsonl"
+        stored["files"] == result.value["files"] and stored["files"][0]["file"] == "caf\udce9.jsonl"
     )
 
 
@@ -319,6 +321,8 @@ def test_real_sessions_give_the_expected_counts(traces_dir: Path, tmp_path: Path
     sessions.jsonl."""
     expected = json.loads((traces_dir / "EXPECTED.json").read_text("utf-8"))
     value = recompose("ingest", str(traces_dir), "--json", cwd=tmp_path).value
-    told = {file["file"]: file for file in value["files"]}
-    for one in expected:
-        assert {key: told[one["file"]].get(key) for key in one} == one, one["file"]
+    counts_of_file = {file["file"]: file for file in value["files"]}
+    for expected_file in expected:
+        assert {
+            key: counts_of_file[expected_file["file"]].get(key) for key in expected_file
+        } == expected_file, expected_file["file"]

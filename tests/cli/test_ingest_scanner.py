@@ -21,13 +21,13 @@ def test_ingest_stores_nothing_that_the_scanner_objects_to(tmp_path: Path) -> No
     log.write_text("\n".join(log_lines("nothing of note")) + "\n", "utf-8")
     (tmp_path / "recompose.toml").write_text(f"[ingest]\nscanner = {list(SCANNER)!r}\n", "utf-8")
     assert recompose("ingest", "logs", cwd=tmp_path).code == 0
-    kept = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
+    stored_before = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
     log.write_text("\n".join(log_lines("The customer is Initech.")) + "\n", "utf-8")
-    said = recompose("ingest", "logs", cwd=tmp_path)
-    assert said.code == 1
-    assert "objects to the redacted sessions" in said.err
-    assert "customer" not in said.err + said.out
-    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
+    result = recompose("ingest", "logs", cwd=tmp_path)
+    assert result.code == 1
+    assert "objects to the redacted sessions" in result.err
+    assert "customer" not in result.err + result.out
+    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == stored_before
     assert files(tmp_path / "recompose") == {
         ".gitignore",
         "sessions.jsonl",

@@ -1,4 +1,4 @@
-"""Every `next` line, walked as it is printed: none ends in a refusal."""
+"""Every printed `next` line is run as printed: none of them ends in a refusal."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ import pytest
 from composer_replication.cli.main import VERBS
 from composer_replication.core.codec import write_sessions
 from tests.cli.test_verbs import without_torch
-from tests.cli.workspace import Said, fill, recompose, session
+from tests.cli.workspace import CliResult, fill, recompose, session
 
 LOGS = Path(__file__).resolve().parents[2] / "examples" / "demo_logs"
 
 
-def words(line: str) -> list[str]:
+def arguments_of(command: str) -> list[str]:
     """A `next` line as a command line of the program."""
-    program, *rest = shlex.split(line)
-    assert program == "recompose", line
-    return rest
+    program, *arguments = shlex.split(command)
+    assert program == "recompose", command
+    return arguments
 
 
 @pytest.mark.train
 def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
-    """The tiny student of the defaults: no audit is asked for that would keep no hint, and nothing
-    that needs the workshop."""
-    line, walked = f"recompose ingest {LOGS}", []
-    while line and len(walked) < 12:
-        argv = words(line)
+    """With the default tiny student, no step asks for an audit that would keep no hint, or for
+    anything of the workshop."""
+    command, walked = f"recompose ingest {LOGS}", []
+    while command and len(walked) < 12:
+        argv = arguments_of(command)
         walked.append(argv[0])
-        said = recompose(
+        result = recompose(
             *argv, *(["--dry-run"] if argv[0] == "train" else []), "--json", cwd=tmp_path
         )
-        assert said.code == 0, (line, said.err, said.out)
+        assert result.code == 0, (command, result.err, result.out)
         if argv[0] == "train":
             break
-        line = said.value["next"]
+        command = result.value["next"]
     assert walked == ["ingest", "sites", "hints", "report", "init", "build", "train"]
 
 
 def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
-    line, walked = f"recompose ingest {LOGS}", []
-    while line and (argv := words(line))[0] not in walked:
+    command, walked = f"recompose ingest {LOGS}", []
+    while command and (argv := arguments_of(command))[0] not in walked:
         walked.append(argv[0])
-        done = without_torch(*argv, "--json", cwd=tmp_path)
-        assert done.returncode == 0, (line, done.stderr)
-        line = json.loads(done.stdout)["next"]
+        completed = without_torch(*argv, "--json", cwd=tmp_path)
+        assert completed.returncode == 0, (command, completed.stderr)
+        command = json.loads(completed.stdout)["next"]
         if argv[0] == "doctor":
             break
-    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(line)[:4] == [
+    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(command)[
+        :4
+    ] == [
         sys.executable,
         "-m",
         "pip",
@@ -65,8 +67,8 @@ def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
 def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -> None:
     for verb in (("ingest", str(LOGS)), ("sites",), ("hints",)):
         assert recompose(*verb, "-q", cwd=tmp_path).code == 0
-    said = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
-    assert said.value["next"] == "recompose hints --audit"
+    result = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
+    assert result.value["next"] == "recompose hints --audit"
     (tmp_path / "recompose" / "audit.json").write_text(
         json.dumps({"student": "some/model", "kinds": [{"kind": "all", "keeps": False}]}), "utf-8"
     )
@@ -82,21 +84,22 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(agents.parent))
     assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
     projects = {
-        one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]
+        session["folder"]
+        for session in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]
     }
-    said = recompose(
+    result = recompose(
         "ingest",
         *(word for folder in projects for word in ("--forget", folder)),
         "--json",
         cwd=tmp_path,
     )
-    assert said.code == 0 and said.value["next"] == "recompose doctor"
+    assert result.code == 0 and result.value["next"] == "recompose doctor"
     shutil.copytree(LOGS, agents)
     for verb in (["sites"], ["hints"], ["report"]):
-        line = recompose(*verb, "--json", cwd=tmp_path).value["next"]
+        command = recompose(*verb, "--json", cwd=tmp_path).value["next"]
         assert (
-            line == f"recompose ingest {agents}"
-            and recompose(*words(line), "--dry-run", cwd=tmp_path).code == 0
+            command == f"recompose ingest {agents}"
+            and recompose(*arguments_of(command), "--dry-run", cwd=tmp_path).code == 0
         )
     assert (
         recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"]
@@ -106,11 +109,11 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
 
 def test_sites_and_report_count_the_same(tmp_path: Path) -> None:
     assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
-    told = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
+    outputs = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
     counts = [
-        found[0]
-        for out in told
-        if (found := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))
+        match[0]
+        for out in outputs
+        if (match := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))
     ]
     assert len(counts) == 2 and counts[0] == counts[1]
 
@@ -128,8 +131,8 @@ def three(
     empty: tuple[str, ...] = (),
     add: tuple[str, ...] = (),
 ) -> None:
-    """Three sessions with a mistake and a hint each; settings, artefacts that are not there, that
-    hold nothing, that are there besides."""
+    """Three sessions with a mistake and a hint each, in several states: other settings, and
+    missing, empty or additional artefacts."""
     fill(work / "recompose", [session(f"sess-{n}", text=f"Please fix test {n}.") for n in "abc"])
     (work / "recompose.toml").write_text(toml, "utf-8")
     for name in without:
@@ -196,9 +199,9 @@ def flat(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", text)).strip()
 
 
-def run_line(line: str, work: Path) -> Said:
-    """A line as it is printed; what trains or plays is not begun."""
-    argv = words(line)
+def run_line(command: str, work: Path) -> CliResult:
+    """Run a line as printed; training and playing are dry runs."""
+    argv = arguments_of(command)
     return recompose(
         *argv,
         *(
@@ -223,38 +226,38 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
         work = tmp_path / verb.replace(" ", "_")
         work.mkdir()
         STATES[state](work)
-        line, walked = f"recompose {verb}", list[str]()
+        command, walked = f"recompose {verb}", list[str]()
         while (
-            line
-            and line not in walked
+            command
+            and command not in walked
             and len(walked) < 10
-            and not line.startswith("recompose show")
+            and not command.startswith("recompose show")
         ):
-            walked.append(line)
-            said = run_line(line, work)
-            told = flat(said.out + said.err)
-            if said.code:
-                assert "Traceback" not in told and "bug" not in told
-                if walked == [f"recompose {verb}"]:  # asked for by hand: it says what to do
-                    assert said.code in (1, 2, 3) and "╭" in said.err, (state, walked, told)
+            walked.append(command)
+            result = run_line(command, work)
+            message = flat(result.out + result.err)
+            if result.code:
+                assert "Traceback" not in message and "bug" not in message
+                if walked == [f"recompose {verb}"]:  # run by hand: the error says what to do
+                    assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, message)
                     break
-                if words(line)[0] == "ingest":  # which folder to read, it does not guess
-                    assert "recompose ingest PATH" in told
+                if arguments_of(command)[0] == "ingest":  # it does not guess the folder
+                    assert "recompose ingest PATH" in message
                     break
-                assert words(line)[0] == "build", (state, walked, told)
+                assert arguments_of(command)[0] == "build", (state, walked, message)
                 if state == "windows too short for good":
-                    assert "raise build.max_tokens" in told
-                    line = recompose("doctor", "--json", cwd=work).value["next"]
+                    assert "raise build.max_tokens" in message
+                    command = recompose("doctor", "--json", cwd=work).value["next"]
                     continue
-                tried = TRIED.search(flat(said.err))
-                assert tried is not None, (state, walked, told)
-                line = tried[1]
-                assert run_line(line, work).code == 0, (state, walked, line)
+                tried = TRIED.search(flat(result.err))
+                assert tried is not None, (state, walked, message)
+                command = tried[1]
+                assert run_line(command, work).code == 0, (state, walked, command)
                 continue
-            found = re.findall(r"^ next   (recompose .*)$", said.out, re.MULTILINE)
-            line = found[-1] if found else ""
-        if line.startswith("recompose show"):
-            assert recompose(*words(line), cwd=work).code == 0, (state, walked, line)
+            next_commands = re.findall(r"^ next   (recompose .*)$", result.out, re.MULTILINE)
+            command = next_commands[-1] if next_commands else ""
+        if command.startswith("recompose show"):
+            assert recompose(*arguments_of(command), cwd=work).code == 0, (state, walked, command)
 
 
 @pytest.mark.train
@@ -263,12 +266,12 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
 ) -> None:
     three(tmp_path, toml="[build]\nmax_tokens = 150\n")
     assert recompose("report", "-q", cwd=tmp_path).code == 0
-    said = recompose("build", cwd=tmp_path)
-    tried = TRIED.search(flat(said.err))
-    assert said.code == 1 and tried is not None and "--build.max_tokens" in tried[1]
+    result = recompose("build", cwd=tmp_path)
+    tried = TRIED.search(flat(result.err))
+    assert result.code == 1 and tried is not None and "--build.max_tokens" in tried[1]
     assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == tried[1]
     assert recompose("train", "--dry-run", cwd=tmp_path).code == 1
-    mended = recompose(*words(tried[1]), "--json", cwd=tmp_path)
+    mended = recompose(*arguments_of(tried[1]), "--json", cwd=tmp_path)
     assert (
         mended.code == 0
         and mended.value["next"]
@@ -289,15 +292,15 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
 @pytest.mark.train
 def test_a_channel_that_would_get_nothing_is_told_by_build_and_not_by_train(tmp_path: Path) -> None:
     three(tmp_path, empty=("hints",), add=("preferences",))
-    said = recompose("build", cwd=tmp_path)
+    result = recompose("build", cwd=tmp_path)
     assert (
-        said.code == 0
-        and "next   recompose show site" in said.out
-        and "recompose train" not in said.out
+        result.code == 0
+        and "next   recompose show site" in result.out
+        and "recompose train" not in result.out
     )
     assert (
-        "channel hint has weight 1.0, but the examples hold nothing for it" in said.out
-        and "hints.writers" in said.out
+        "channel hint has weight 1.0, but the examples hold nothing for it" in result.out
+        and "hints.writers" in result.out
     )
     refused = recompose("train", "--dry-run", cwd=tmp_path)
     assert refused.code == 1 and "channel hint has weight 1.0" in flat(refused.err)
@@ -317,11 +320,11 @@ def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(
 ) -> None:
     three(tmp_path, toml="[held_out]\nfraction = 0.01\n")
     assert recompose("report", "-q", cwd=tmp_path).code == 0
-    line = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
-    assert line.startswith("recompose build --held_out.fraction 0.")
-    found = recompose(*words(line), "--json", cwd=tmp_path)
+    command = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
+    assert command.startswith("recompose build --held_out.fraction 0.")
+    next_result = recompose(*arguments_of(command), "--json", cwd=tmp_path)
     assert (
-        found.code == 0
-        and found.value["held_out"]["held_out_sessions"]
-        and found.value["held_out"]["train_sessions"]
+        next_result.code == 0
+        and next_result.value["held_out"]["held_out_sessions"]
+        and next_result.value["held_out"]["train_sessions"]
     )

@@ -1,5 +1,5 @@
-"""`rollouts.env` by path: the environment of docs/rollouts.md, trained in through the command line,
-and what is refused."""
+"""`rollouts.env` by path: the environment of docs/rollouts.md trains through the command line, and
+the refusals."""
 
 from __future__ import annotations
 
@@ -62,15 +62,17 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     env.write_text(example().replace(REWARD, "return (sum(map(ord, self.said)) % 7) / 6"), "utf-8")
     (work / "elsewhere").mkdir()
     at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"))
-    said = recompose("train", *at, "--name", "x", "--json", cwd=work / "elsewhere")
-    assert said.code == 0, said.err
-    assert said.value["statuses"]["policy"] == "active"
+    result = recompose("train", *at, "--name", "x", "--json", cwd=work / "elsewhere")
+    assert result.code == 0, result.err
+    assert result.value["statuses"]["policy"] == "active"
     run = work / "out" / "runs" / "x"
-    (line,) = [json.loads(text) for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    (step_metrics,) = [
+        json.loads(text) for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     assert (
-        line["rollouts/episodes"] == 6
-        and 0 < line["rollouts/success"] < 1
-        and line["health/monitor"] >= 0
+        step_metrics["rollouts/episodes"] == 6
+        and 0 < step_metrics["rollouts/success"] < 1
+        and step_metrics["health/monitor"] >= 0
     )
     played = [
         json.loads(text)
@@ -88,18 +90,18 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     assert inputs == {str(env): sha256_of(env)}
     more = ("train", *at, "--resume", str(run), "--accept-changes")
     RunDir(run).update(state="stopped:interrupted")  # between its last checkpoint and its end
-    said = recompose(*more, cwd=work)
-    assert said.code == 0, said.err
+    result = recompose(*more, cwd=work)
+    assert result.code == 0, result.err
     env.write_text(example(), "utf-8")
-    said = recompose(*more, "--train.steps", "2", cwd=work)
-    assert said.code == 1 and "the file of your own environment has changed" in " ".join(
-        said.err.split()
+    result = recompose(*more, "--train.steps", "2", cwd=work)
+    assert result.code == 1 and "the file of your own environment has changed" in " ".join(
+        result.err.split()
     )
     assert len((run / "metrics.jsonl").read_text("utf-8").splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "message"),
     [
         ("worksop", "neither 'workshop' nor"),
         ("envs/none.py:Guess", "no file"),
@@ -117,7 +119,7 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     ],
 )
 def test_what_cannot_be_played_in_is_named_before_a_run_exists(
-    work: Path, env: str, words: str
+    work: Path, env: str, message: str
 ) -> None:
     (work / "envs" / "breaks.py").write_text("1 / 0\n", "utf-8")
     (work / "envs" / "made.py").write_text(
@@ -125,17 +127,19 @@ def test_what_cannot_be_played_in_is_named_before_a_run_exists(
         " {}['x']\n",
         "utf-8",
     )
-    there = files(work)
-    said = recompose("train", "--rollouts.env", env, "--dry-run", cwd=work)
-    assert said.code != 0 and words in " ".join(said.err.replace("│", " ").split()), said.err
-    assert "rollouts.env" in said.err and files(work) - there == set()
+    files_before = files(work)
+    result = recompose("train", "--rollouts.env", env, "--dry-run", cwd=work)
+    assert result.code != 0 and message in " ".join(result.err.replace("│", " ").split()), (
+        result.err
+    )
+    assert "rollouts.env" in result.err and files(work) - files_before == set()
 
 
 def test_a_seed_is_a_task_and_no_task_is_both_trained_on_and_watched(work: Path) -> None:
     path = work / "envs" / "guess.py"
     with open_world(f"{path}:Guess") as world:
-        first, again, other = (next(world.train(seed)) for seed in (1, 1, 2))
-        assert first().task_id == first().task_id == again().task_id != other().task_id
+        first, again, another_task = (next(world.train(seed)) for seed in (1, 1, 2))
+        assert first().task_id == first().task_id == again().task_id != another_task().task_id
         assert first() is not first() and len({make().task_id for make in world.monitor(1, 5)}) == 5
         before = world.sha256()
     path.write_text(example().replace('f"{split}-{seed}"', '"one"'), "utf-8")
@@ -160,17 +164,18 @@ def test_a_task_that_fails_later_ends_the_run_with_the_line_that_failed(work: Pa
 
 
 def test_an_environment_says_its_families_and_notes(work: Path) -> None:
-    said = """
+    env_source = """
 from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily
 
 Guess.env_metadata = EnvMetadata(
-    families=(MistakeFamily(name="blind", title="without reading\\x1b"),), notes=("one in a hundred",)
+    families=(MistakeFamily(name="blind", title="without reading\\x1b"),),
+    notes=("one in a hundred",),
 )
 """
     path = work / "envs" / "guess.py"
     with open_world(f"{path}:Guess") as source:
         assert source.metadata == EnvMetadata()
-    path.write_text(example() + said, "utf-8")
+    path.write_text(example() + env_source, "utf-8")
     with open_world(f"{path}:Guess") as source:
         (family,) = source.metadata.families
         assert (family.open, family.made, family.title) == (
@@ -182,7 +187,7 @@ Guess.env_metadata = EnvMetadata(
 
 
 @pytest.mark.parametrize(
-    ("metadata", "words"),
+    ("metadata", "message"),
     [
         ("{'render_modes': []}", "the metadata is dict, not an EnvMetadata"),
         ("EnvMetadata(notes='x')", "the notes are str, not a tuple"),
@@ -192,11 +197,11 @@ Guess.env_metadata = EnvMetadata(
         ("EnvMetadata(families=(MistakeFamily(name='A'),) * 2)", "have the same name"),
     ],
 )
-def test_metadata_of_another_form_is_named(work: Path, metadata: str, words: str) -> None:
+def test_metadata_of_another_form_is_named(work: Path, metadata: str, message: str) -> None:
     path = work / "envs" / "guess.py"
     more = "from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily\n"
     path.write_text(f"{example()}\n{more}Guess.env_metadata = {metadata}\n", "utf-8")
-    with pytest.raises(ConfigError, match=words), open_world(f"{path}:Guess"):
+    with pytest.raises(ConfigError, match=message), open_world(f"{path}:Guess"):
         pass
 
 

@@ -1,5 +1,4 @@
-"""The live panel of `train`: what stands on it after known steps, 80 columns wide, and never a
-NaN."""
+"""The live panel of `train`: its rows after known steps, 80 columns wide, never with a NaN."""
 
 from __future__ import annotations
 
@@ -19,11 +18,14 @@ from composer_replication.cli.train_text import Steps
 from composer_replication.core.config.load_config import load_config
 
 STEP = {
-    "policy/status": "active", "policy/tokens": 5213, "policy/loss": -0.0123, "policy/grad_norm": 0.0312,
+    "policy/status": "active", "policy/tokens": 5213, "policy/loss": -0.0123,
+    "policy/grad_norm": 0.0312,
     "hint/status": "exhausted", "hint/tokens": 0, "hint/loss": None, "hint/grad_norm": 0.0,
-    "preference/status": "dead", "preference/tokens": 1234567, "preference/loss": float("nan"), "preference/grad_norm": float("inf"),
+    "preference/status": "dead", "preference/tokens": 1234567, "preference/loss": float("nan"),
+    "preference/grad_norm": float("inf"),
     "lm_ce/status": "off", "lm_ce/tokens": 0, "lm_ce/loss": None, "lm_ce/grad_norm": 0.0,
-    "rollouts/flat": 0.25, "rollouts/unresolvable": 0.06, "sites/found": 14, "sites/used": 12, "health/kl": 0.31,
+    "rollouts/flat": 0.25, "rollouts/unresolvable": 0.06, "sites/found": 14, "sites/used": 12,
+    "health/kl": 0.31,
 }  # fmt: skip
 
 

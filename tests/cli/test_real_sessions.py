@@ -19,12 +19,12 @@ def test_real_sessions_train_every_weighted_channel(
     assert recompose("ingest", *map(str, log_folders), "-q", cwd=tmp_path).code == 0
     assert recompose("sites", "--json", cwd=tmp_path).value["num_mistakes"] > 20
     assert recompose("hints", "--json", cwd=tmp_path).value["hints"] > 10
-    whole = recompose(
+    full_build = recompose(
         "build", "--build.max_tokens", "16384", "--json", "--dry-run", cwd=tmp_path
     ).value
     assert (
-        whole["views_with_evidence"] == whole["views"] >= 8
-        and whole["hinted_sites"] >= whole["views"]
+        full_build["views_with_evidence"] == full_build["views"] >= 8
+        and full_build["hinted_sites"] >= full_build["views"]
     )
     # a window this short holds hardly any evidence
     flags = ("--build.max_tokens", "1024", "--build.without_evidence", "keep")
@@ -33,11 +33,11 @@ def test_real_sessions_train_every_weighted_channel(
     assert built["longest"] <= 1024 and built["views"] > 0 and built["trained_messages"] > 50
     # failed checks, rejections and siblings are not trained on
     assert built["skipped"]["hint/category"] > 10
-    said = recompose(
+    result = recompose(
         "train", "--train.steps", "2", "--train.batch_examples", "3", "--json", cwd=tmp_path
     )
-    assert said.code == 0, said.out
-    assert said.value["statuses"] == {
+    assert result.code == 0, result.out
+    assert result.value["statuses"] == {
         "policy": "off",
         "lm_ce": "active",
         "hint": "active",

@@ -1,5 +1,5 @@
-"""`recompose replay` on sessions recorded in the workshop: from logs to pairs and anchors, and what
-it refuses."""
+"""`recompose replay` on sessions recorded in the workshop: from logs to pairs and anchors, and its
+refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_replication.workshop.demonstrators import FAMILIES, oracle
 from composer_replication.workshop.recorded_task import env_before
 from composer_replication.workshop.sandbox import Sandbox
 from tests.cli.workspace import files, recompose, session
-from tests.workshop.recordings import record, said_on, tasks_of
+from tests.workshop.recordings import played_messages, record, tasks_of
 
 pytestmark = pytest.mark.train
 SEED, COUNT = 77, 24
@@ -30,10 +30,13 @@ SEED, COUNT = 77, 24
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with Sandbox() as sandbox:
-        done = record(
-            folder, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, COUNT), sandbox))
+        recorded = record(
+            folder,
+            sandbox,
+            seed=SEED,
+            messages=list(played_messages(tasks_of(SEED, COUNT), sandbox)),
         )
-    assert not done.left_out
+    assert not recorded.left_out
     return folder
 
 
@@ -80,8 +83,8 @@ def test_pairs_cure_the_detour_and_anchors_hold_what_only_the_reward_sees(work: 
 
 
 def test_the_table_accounts_for_every_turn(work: Path) -> None:
-    said = recompose("replay", "--json", cwd=work)
-    value = said.value
+    result = recompose("replay", "--json", cwd=work)
+    value = result.value
     turns = sum(
         t.role == "assistant"
         for s in read_sessions(work / "recompose" / "sessions.jsonl")
@@ -102,11 +105,11 @@ def test_the_table_accounts_for_every_turn(work: Path) -> None:
 
 
 def test_build_takes_pairs_and_anchors_up_and_refuses_those_of_other_sessions(work: Path) -> None:
-    said = recompose("build", "--json", cwd=work)
-    assert said.code == 0
+    result = recompose("build", "--json", cwd=work)
+    assert result.code == 0
     data = load_dataset(work / "recompose" / "examples")
     value = recompose("replay", "--json", cwd=work).value
-    assert len(data.pairs) == value["pairs"] == said.value["pairs"]
+    assert len(data.pairs) == value["pairs"] == result.value["pairs"]
     assert "raw, of preferences.jsonl: not curated; recompose curate" in " ".join(
         recompose("build", cwd=work).out.split()
     )
@@ -114,14 +117,15 @@ def test_build_takes_pairs_and_anchors_up_and_refuses_those_of_other_sessions(wo
     assert "not curated" not in recompose("build", cwd=work).out
     (work / "recompose" / "curated.jsonl").unlink()
     held = sum(len(example.anchored) for example in data.examples)
-    lost = sum(n for name, n in said.value["skipped"].items() if name.startswith("anchor/"))
+    lost = sum(n for name, n in result.value["skipped"].items() if name.startswith("anchor/"))
     assert (
-        held == said.value["anchors"] > 0 and held + lost == value["agreed"] + value["no_consensus"]
+        held == result.value["anchors"] > 0
+        and held + lost == value["agreed"] + value["no_consensus"]
     )
-    own = {example.session_id: example for example in data.examples}
+    examples_by_session = {example.session_id: example for example in data.examples}
     for pair in data.pairs:
-        whole = pair.prefix_ids + pair.rejected_ids
-        assert own[pair.session_id].ids[: len(whole)] == whole
+        trunk = pair.prefix_ids + pair.rejected_ids
+        assert examples_by_session[pair.session_id].ids[: len(trunk)] == trunk
 
 
 def test_pairs_of_ones_own_stand_alone(work: Path) -> None:
@@ -139,18 +143,20 @@ def test_answers_to_other_sessions_are_refused(logs: Path, tmp_path: Path) -> No
         assert recompose(*verb, cwd=tmp_path).code == 0
     for verb in (["ingest", str(log[1])], ["sites"], ["hints"]):
         assert recompose(*verb, cwd=tmp_path).code == 0
-    said = recompose("build", cwd=tmp_path)
+    result = recompose("build", cwd=tmp_path)
     assert (
-        said.code == 1 and "another sessions.jsonl" in said.err and "recompose replay" in said.err
+        result.code == 1
+        and "another sessions.jsonl" in result.err
+        and "recompose replay" in result.err
     )
 
 
 def test_a_dry_run_writes_nothing(logs: Path, tmp_path: Path) -> None:
     assert recompose("ingest", str(next(logs.rglob("*.jsonl"))), cwd=tmp_path).code == 0
     before = files(tmp_path)
-    said = recompose("replay", "--dry-run", "--json", cwd=tmp_path)
-    assert said.code == 0 and files(tmp_path) == before
-    assert [Path(path).name for path in said.value["would_write"]] == [
+    result = recompose("replay", "--dry-run", "--json", cwd=tmp_path)
+    assert result.code == 0 and files(tmp_path) == before
+    assert [Path(path).name for path in result.value["would_write"]] == [
         "answers.jsonl",
         "preferences.jsonl",
         "anchors.jsonl",
@@ -160,10 +166,10 @@ def test_a_dry_run_writes_nothing(logs: Path, tmp_path: Path) -> None:
 def test_other_logs_need_real_teachers(tmp_path: Path) -> None:
     assert recompose("replay", cwd=tmp_path).code == 1  # no sessions yet
     write_sessions(tmp_path / "recompose" / "sessions.jsonl", [session()])
-    said = recompose("replay", cwd=tmp_path)
+    result = recompose("replay", cwd=tmp_path)
     assert (
-        said.code == 1
-        and "1 of 1 sessions were not recorded there" in said.err
-        and "name models to ask" in " ".join(said.err.split())
+        result.code == 1
+        and "1 of 1 sessions were not recorded there" in result.err
+        and "name models to ask" in " ".join(result.err.split())
     )
-    assert "sess-aaaa" in said.err and files(tmp_path) == {"recompose/sessions.jsonl"}
+    assert "sess-aaaa" in result.err and files(tmp_path) == {"recompose/sessions.jsonl"}

@@ -37,15 +37,15 @@ def folder(tmp_path: Path, url: str, *, family: str = "yew", **settings: Any) ->
 
 
 def act(body: dict[str, Any]) -> Any:
-    """Every teacher says the same in words of its own; the judge finds the same what begins with
-    the same word."""
+    """Every teacher answers the same in different words; the judge calls two messages the same if
+    they begin with the same word."""
     if body["model"] != "yew-1":
         return f"Look at it, says {body['model']}."
-    one, other = (
+    message_a, message_b = (
         part.split()[0]
         for part in body["messages"][-1]["content"].partition("Message A:")[2].split("Message B:")
     )
-    return json.dumps({"same": one == other})
+    return json.dumps({"same": message_a == message_b})
 
 
 def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
@@ -56,7 +56,7 @@ def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
         before = files(tmp_path)
         bill = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
         assert not endpoint.seen and files(tmp_path) == before
-        assert {name: one["calls"] for name, one in bill["teachers"].items()} == {
+        assert {name: teacher["calls"] for name, teacher in bill["teachers"].items()} == {
             "ash": 4,
             "elm": 4,
             "oak": 4,
@@ -67,9 +67,9 @@ def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
         assert value["pairs"] == len(pairs) == 4 and {pair.evidence["tier"] for pair in pairs} == {
             "judge"
         }
-        asked = [one for one in endpoint.seen if one.model == "yew-1"]
+        asked = [request for request in endpoint.seen if request.model == "yew-1"]
         assert len(asked) == value["judge"]["bought"] == 20 <= bill["teachers"]["yew"]["calls"]
-        billed = sum(one.usd for one in asked)
+        billed = sum(request.usd for request in asked)
         assert billed <= value["judge"]["usd"] < 6 * billed, "our own count, at full prices"
         assert (
             endpoint.billed_usd <= value["usd"] < 6 * endpoint.billed_usd
@@ -100,10 +100,10 @@ def test_the_judges_questions_stop_at_the_ceiling_with_code_4(tmp_path: Path, ke
             == 0
         )
         before = len(endpoint.seen)
-        said = recompose("replay", "--max-usd", "0.007", "--json", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "0.007", "--json", cwd=tmp_path)
         assert (
-            said.code == 4
-            and "ceiling" in said.value["stopped"]["what"]
+            result.code == 4
+            and "ceiling" in result.value["stopped"]["what"]
             and before <= len(endpoint.seen) < before + 20
         )
         assert (
@@ -114,7 +114,7 @@ def test_the_judges_questions_stop_at_the_ceiling_with_code_4(tmp_path: Path, ke
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"judge": '"nobody"'}, "no teacher 'nobody'"),
         ({"family": "oak"}, "of the family of teacher 'oak'"),
@@ -125,13 +125,15 @@ def test_the_judges_questions_stop_at_the_ceiling_with_code_4(tmp_path: Path, ke
     ],
 )
 def test_a_judge_that_cannot_judge_is_refused_before_anything_is_sent(
-    tmp_path: Path, keyed: None, settings: dict[str, str], words: str
+    tmp_path: Path, keyed: None, settings: dict[str, str], message: str
 ) -> None:
     with Endpoint(act=act) as endpoint:
         folder(tmp_path, endpoint.url, **settings)
         for argv in (["--max-usd", "1"], ["--estimate"]):
-            said = recompose("replay", *argv, cwd=tmp_path)
-            assert said.code == 1 and words in " ".join(said.err.split()) and not endpoint.seen
+            result = recompose("replay", *argv, cwd=tmp_path)
+            assert (
+                result.code == 1 and message in " ".join(result.err.split()) and not endpoint.seen
+            )
 
 
 def test_answers_that_the_recipe_refuses_do_not_vote_and_say_why(
@@ -169,7 +171,7 @@ def test_answers_that_the_recipe_refuses_do_not_vote_and_say_why(
             "replay", "--replay.recorded", "answers.jsonl", "--json", cwd=tmp_path
         ).value
         assert recorded["asking"] == {"bought": 6, "problem: curate: tool_arguments_filter": 2}
-        said = recompose(
+        result = recompose(
             "replay", "--max-usd", "1", "--resume", "--curate.recipe", str(recipe), cwd=tmp_path
         )
-        assert said.code == 1 and "not the replay that was begun" in said.err
+        assert result.code == 1 and "not the replay that was begun" in result.err

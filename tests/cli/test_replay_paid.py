@@ -1,5 +1,5 @@
-"""`recompose replay` against a real HTTP server: nothing is paid twice or lost, the ceiling holds,
-the key stands nowhere."""
+"""`recompose replay` against a real HTTP server: no answer is paid for twice or lost, the ceiling
+holds, the key is written nowhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = tuple(behaviour for behaviour in BEHAVIOURS if behaviour != "ok")
 
 
 def troubled(number: int, body: dict[str, Any]) -> str:
-    """Every fourth request meets a fault; a hang is rarer, because it takes time."""
+    """Every fourth request meets a fault; a hang is rarer because it takes time."""
     rng = random.Random(number)
     if rng.random() < 0.75:
         return "ok"
@@ -37,7 +37,7 @@ def troubled(number: int, body: dict[str, Any]) -> str:
 
 
 def answered_in(work: Path) -> set[str]:
-    """The endpoint's names of the requests whose answers the ledger holds."""
+    """The endpoint's names for the requests whose answers are in the ledger."""
     db = sqlite3.connect(work / LEDGER_NAME)
     rows = db.execute("SELECT reply FROM calls WHERE state = 'answered'").fetchall()
     db.close()
@@ -50,7 +50,7 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
             tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0, attempts=10
         )
         answered: set[str] = set()
-        said = ""
+        output = ""
         for kill_at in (150, 500, 900):
             process = start(tmp_path, "--max-usd", "4", "--json")
             before, deadline = len(endpoint.seen), time.monotonic() + 60
@@ -61,8 +61,8 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
             ):
                 time.sleep(0.005)
             process.kill()
-            said += "".join(process.communicate())
-            assert not answered & {one.name for one in endpoint.seen[before:]}, (
+            output += "".join(process.communicate())
+            assert not answered & {request.name for request in endpoint.seen[before:]}, (
                 "an answered call was sent again"
             )
             now = answered_in(work)
@@ -72,19 +72,21 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         process = start(tmp_path, "--max-usd", "4", "--json", "--resume")
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        assert not answered & {one.name for one in endpoint.seen[before:]}
+        assert not answered & {request.name for request in endpoint.seen[before:]}
         value = json.loads(out)
         answers = list(read_answers(work / "answers.jsonl"))
         assert len(answers) == SESSIONS * STEPS * len(TEACHERS) and "failed" not in value["asking"]
-        assert {one.behaviour for one in endpoint.seen} == set(BEHAVIOURS)
+        assert {request.behaviour for request in endpoint.seen} == set(BEHAVIOURS)
         with Ledger(work / LEDGER_NAME, max_usd=4.0) as ledger:
             totals = ledger.totals()
         assert totals.num_in_flight == 0 and totals.num_lost > 0
         assert endpoint.billed_usd <= totals.booked_usd <= 4.0
-        # What was answered twice was in flight at a kill, and stands among the lost.
+        # A request answered twice was in flight at a kill, and is counted among the lost.
         twice = [
             name
-            for name, count in Counter(one.name for one in endpoint.seen if one.answered).items()
+            for name, count in Counter(
+                request.name for request in endpoint.seen if request.answered
+            ).items()
             if count > 1
         ]
         assert len(twice) <= totals.num_lost
@@ -101,8 +103,8 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         and problems["bad_arguments"]
         and set(problems) == {"", "unknown_tool", "bad_arguments"}
     )
-    assert not with_the_key(tmp_path) and KEY not in said + out + err
-    assert any(one.key == f"Bearer {KEY}" for one in endpoint.seen)
+    assert not with_the_key(tmp_path) and KEY not in output + out + err
+    assert any(request.key == f"Bearer {KEY}" for request in endpoint.seen)
 
 
 @pytest.fixture
@@ -114,16 +116,16 @@ def test_an_estimate_sends_nothing_and_needs_no_key(tmp_path: Path) -> None:
     with Endpoint() as endpoint:
         prepare(tmp_path, endpoint.url, sessions=4, steps=3)
         before = files(tmp_path)
-        said = recompose("replay", "--estimate", "--json", cwd=tmp_path)
+        result = recompose("replay", "--estimate", "--json", cwd=tmp_path)
         assert (
-            said.code == 0
+            result.code == 0
             and not endpoint.seen
             and endpoint.most_at_once == 0
             and files(tmp_path) == before
         )
-    bill = said.value
+    bill = result.value
     assert (bill["sessions"], bill["steps"], bill["sent"]) == (4, 12, 0)
-    assert [one["calls"] for one in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
+    assert [teacher["calls"] for teacher in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
         "usd"
     ] < bill["most_usd"]
 
@@ -138,7 +140,11 @@ def test_the_estimate_is_near_the_bill(tmp_path: Path, keyed: None) -> None:
             and bill["usd"] < 60 * endpoint.billed_usd
         )
         again = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
-    assert again["usd"] == 0 and [one["kept"] for one in again["teachers"].values()] == [12, 12, 12]
+    assert again["usd"] == 0 and [teacher["kept"] for teacher in again["teachers"].values()] == [
+        12,
+        12,
+        12,
+    ]
 
 
 def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
@@ -146,11 +152,11 @@ def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
 ) -> None:
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=5, steps=4)
-        said = recompose("replay", "--max-usd", "0.006", "--json", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "0.006", "--json", cwd=tmp_path)
         assert (
-            said.code == 4
-            and said.value["stopped"]["exit_code"] == 4
-            and "ceiling" in said.value["stopped"]["what"]
+            result.code == 4
+            and result.value["stopped"]["exit_code"] == 4
+            and "ceiling" in result.value["stopped"]["what"]
         )
         bought = list(read_answers(work / "answers.jsonl"))
         assert (
@@ -158,7 +164,7 @@ def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
             and len(bought) == len(endpoint.seen)
             and endpoint.billed_usd <= 0.006
         )
-        assert said.value["next"] == "recompose replay"
+        assert result.value["next"] == "recompose replay"
         more = recompose("replay", "--max-usd", "1", "--resume", "--json", cwd=tmp_path)
         assert more.code == 0 and len(list(read_answers(work / "answers.jsonl"))) == 60 == len(
             endpoint.seen
@@ -181,10 +187,10 @@ def test_the_second_of_two_processes_is_told_and_a_dead_ones_lock_is_taken_over(
         while not endpoint.seen and time.monotonic() < deadline:
             time.sleep(0.01)
         out, _ = start(tmp_path, "--max-usd", "1", "--json").communicate(timeout=60)
-        told = json.loads(out)["error"]
+        error = json.loads(out)["error"]
         assert (
-            told["exit_code"] == 1
-            and f"another replay is at work on this folder: process {first.pid}" in told["what"]
+            error["exit_code"] == 1
+            and f"another replay is at work on this folder: process {first.pid}" in error["what"]
         )
         first.kill()
         first.communicate()
@@ -202,11 +208,11 @@ def test_paid_teachers_need_a_ceiling_and_a_key(
 ) -> None:
     with Endpoint() as endpoint:
         prepare(tmp_path, endpoint.url, sessions=1, steps=1)
-        said = recompose("replay", cwd=tmp_path)
+        result = recompose("replay", cwd=tmp_path)
         assert (
-            said.code == 1
-            and "no ceiling" in said.err
-            and "--estimate" in said.err
+            result.code == 1
+            and "no ceiling" in result.err
+            and "--estimate" in result.err
             and not endpoint.seen
         )
         assert recompose("replay", "--max-usd", "nan", cwd=tmp_path).code == 2
@@ -216,8 +222,8 @@ def test_paid_teachers_need_a_ceiling_and_a_key(
             in recompose("replay", "--max-usd", "1", *away, cwd=tmp_path).err
         )
         monkeypatch.setenv("PLANTED_ROUTER_KEY", f"{KEY} {KEY}")
-        said = recompose("replay", "--max-usd", "1", *away, cwd=tmp_path)
-        assert said.code == 1 and KEY not in said.err + said.out
+        result = recompose("replay", "--max-usd", "1", *away, cwd=tmp_path)
+        assert result.code == 1 and KEY not in result.err + result.out
 
 
 def test_a_key_in_a_settings_file_is_refused_and_not_shown(tmp_path: Path) -> None:
@@ -229,13 +235,13 @@ def test_a_key_in_a_settings_file_is_refused_and_not_shown(tmp_path: Path) -> No
         'body = {headers = {x = "sk-ant-api03-' + "a1B2" * 12 + '"}}',
     ):
         file.write_text(f"{plain}{line}\n")
-        said = recompose("replay", "--estimate", cwd=tmp_path)
+        result = recompose("replay", "--estimate", cwd=tmp_path)
         assert (
-            said.code == 1
-            and "a secret in a config file" in said.err
-            and "[replay.teacher.oak]" in said.err
+            result.code == 1
+            and "a secret in a config file" in result.err
+            and "[replay.teacher.oak]" in result.err
         )
-        assert KEY not in said.err and "a1B2" not in said.err
+        assert KEY not in result.err and "a1B2" not in result.err
 
 
 def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
@@ -246,12 +252,12 @@ def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
             in recompose("replay", "--resume", "--max-usd", "1", cwd=tmp_path).err
         )
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        said = recompose(
+        result = recompose(
             "replay", "--resume", "--max-usd", "1", "--replay.temperature", "0.5", cwd=tmp_path
         )
         assert (
-            said.code == 1
-            and "settings.temperature: 0.0 -> 0.5" in " ".join(said.err.split())
+            result.code == 1
+            and "settings.temperature: 0.0 -> 0.5" in " ".join(result.err.split())
             and len(endpoint.seen) == 6
         )
         assert (
@@ -265,14 +271,14 @@ def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
 def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None) -> None:
     with Endpoint(plan=lambda number, body: "401", echo_key=True) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=40, steps=3, sessions_at_once=8)
-        said = recompose("replay", "--max-usd", "1", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "1", cwd=tmp_path)
         assert (
-            said.code == 1
-            and "check the key in the environment variable" in " ".join(said.err.split())
-            and "PLANTED_ROUTER_KEY" in said.err
+            result.code == 1
+            and "check the key in the environment variable" in " ".join(result.err.split())
+            and "PLANTED_ROUTER_KEY" in result.err
         )
         assert len(endpoint.seen) <= 8 * 3 and not (work / "answers.jsonl").exists()
-        assert not with_the_key(tmp_path) and KEY not in said.out + said.err
+        assert not with_the_key(tmp_path) and KEY not in result.out + result.err
 
 
 def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time(
@@ -283,30 +289,32 @@ def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
         assert endpoint.most_at_once > 6
         lanes: dict[tuple[str, str], list[int]] = {}
-        for one in endpoint.seen:
-            lanes.setdefault((one.model, one.body["messages"][0]["content"]), []).append(
-                len(one.body["messages"])
+        for request in endpoint.seen:
+            lanes.setdefault((request.model, request.body["messages"][0]["content"]), []).append(
+                len(request.body["messages"])
             )
         assert len(lanes) == 18 and all(
             lane == sorted(lane) and len(lane) == 5 for lane in lanes.values()
         )
-        assert all(name_of(one.body) == one.name for one in endpoint.seen)
+        assert all(name_of(request.body) == request.name for request in endpoint.seen)
 
 
 def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
     tmp_path: Path, keyed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sessions were not redacted when they were written: what leaves the machine is, all the
+    """The sessions were not redacted when they were written; the requests are redacted all the
     same."""
     monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery-staple-9")
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=1, steps=4)
-        one = talk("s0", steps=4)
-        words = f"use {KEY} and ghp_{'a1B2c3D4' * 5} or correct-horse-battery-staple-9"
-        first = Turn(role="user", author="human", blocks=(Text(words),))
-        write_sessions(work / "sessions.jsonl", [replace(one, turns=(first, *one.turns[1:]))])
+        session = talk("s0", steps=4)
+        prompt = f"use {KEY} and ghp_{'a1B2c3D4' * 5} or correct-horse-battery-staple-9"
+        first = Turn(role="user", author="human", blocks=(Text(prompt),))
+        write_sessions(
+            work / "sessions.jsonl", [replace(session, turns=(first, *session.turns[1:]))]
+        )
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        sent = [json.dumps(seen.body) for seen in endpoint.seen]
+        sent = [json.dumps(request.body) for request in endpoint.seen]
         assert (
             len(sent) == 12
             and not any(w in text for text in sent for w in (KEY, "ghp_a1", "correct-horse"))
@@ -314,16 +322,16 @@ def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
         )
         # The beginning, and so many whole exchanges: never the student's own message at the end,
         # with or without its result.
-        assert Counter(len(seen.body["messages"]) for seen in endpoint.seen) == {
+        assert Counter(len(request.body["messages"]) for request in endpoint.seen) == {
             1: 3,
             3: 3,
             5: 3,
             7: 3,
         }
-        for seen in endpoint.seen:
-            steps = (len(seen.body["messages"]) - 1) // 2
-            assert f"s0/{steps}.py" not in json.dumps(seen.body) and (
-                steps == 0 or f"s0/{steps - 1}.py" in json.dumps(seen.body)
+        for request in endpoint.seen:
+            steps = (len(request.body["messages"]) - 1) // 2
+            assert f"s0/{steps}.py" not in json.dumps(request.body) and (
+                steps == 0 or f"s0/{steps - 1}.py" in json.dumps(request.body)
             )
 
 
@@ -338,9 +346,9 @@ def test_where_nobody_answers_nothing_is_written_over_what_was_there(
             for name in ("answers.jsonl", "preferences.jsonl", "anchors.jsonl", "replay.json")
         }
         endpoint.plan = lambda number, body: "400"
-        said = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
-        assert said.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(
-            said.err.split()
+        result = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
+        assert result.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(
+            result.err.split()
         )
         assert {name: (work / name).read_bytes() for name in before} == before
         endpoint.plan = lambda number, body: "400" if number % 4 == 0 else "ok"
@@ -368,8 +376,10 @@ def test_answers_bought_earlier_are_all_found_again_at_a_ceiling_that_leaves_no_
             and len(endpoint.seen) == 18
         )
         (work / "sessions.jsonl").write_bytes(sessions)
-        said = recompose("replay", "--max-usd", "0.001", "--json", cwd=tmp_path)
-        assert said.code == 4 and said.value["asking"] == {"kept": 18} and len(endpoint.seen) == 18
+        result = recompose("replay", "--max-usd", "0.001", "--json", cwd=tmp_path)
+        assert (
+            result.code == 4 and result.value["asking"] == {"kept": 18} and len(endpoint.seen) == 18
+        )
         assert len(list(read_answers(work / "answers.jsonl"))) == 18
 
 
@@ -389,11 +399,11 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
         ) and "replay --resume" in " ".join(out.split())
         answered = answered_in(work)
         before = len(endpoint.seen)
-        rest = start(tmp_path, "--max-usd", "1", "--resume", "--json")
-        assert rest.communicate(timeout=120) and rest.returncode == 0
+        resumed = start(tmp_path, "--max-usd", "1", "--resume", "--json")
+        assert resumed.communicate(timeout=120) and resumed.returncode == 0
         assert (
             answered
-            and not answered & {one.name for one in endpoint.seen[before:]}
+            and not answered & {request.name for request in endpoint.seen[before:]}
             and len(answered_in(work)) == 36
         )
 
@@ -401,19 +411,19 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
 def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
     tmp_path: Path, keyed: None
 ) -> None:
-    """It answers 200 with something that is no answer: the ceiling is not eaten, not blamed, and
-    what is lost can be settled by hand."""
+    """The endpoint answers 200 without an answer: the ceiling is neither used up nor blamed, and
+    the losses can be settled by hand."""
     with Endpoint(plan=lambda number, body: "no_choices") as endpoint:
         prepare(tmp_path, endpoint.url, sessions=20, steps=5, sessions_at_once=4)
-        said = recompose("replay", "--max-usd", "3", cwd=tmp_path)
-        words = " ".join(said.err.replace("\u2502", " ").split())
+        result = recompose("replay", "--max-usd", "3", cwd=tmp_path)
+        message = " ".join(result.err.replace("\u2502", " ").split())
         assert (
-            said.code == 1
-            and "the body holds no answer" in words
-            and endpoint.url in words
-            and "base_url" in words
+            result.code == 1
+            and "the body holds no answer" in message
+            and endpoint.url in message
+            and "base_url" in message
         )
-        assert "--max-usd" not in words and len(endpoint.seen) <= 3 * (5 + 4)
+        assert "--max-usd" not in message and len(endpoint.seen) <= 3 * (5 + 4)
         num = len(endpoint.seen)
         settled = recompose("replay", "--settle-lost", "0.002", "--json", cwd=tmp_path)
         assert settled.code == 0 and settled.value["settled"] == num == len(endpoint.seen)
@@ -424,16 +434,17 @@ def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
 def test_a_bill_above_its_booking_is_told_by_name_and_ends_it_with_an_error(
     tmp_path: Path, keyed: None
 ) -> None:
-    """The teachers' prices are set to a thousandth of what is billed: what came is in the files,
-    and the exit code is no 0."""
+    """The teachers' prices are set to a thousandth of the bill: the answers are in the files, and
+    the exit code is not 0."""
     with Endpoint(input_usd=1.0) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=6, steps=4, sessions_at_once=2)
-        said = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)
         assert (
-            said.code == 1 and "for a call that was booked at $" in said.value["stopped"]["what"]
-        ), said.err
+            result.code == 1
+            and "for a call that was booked at $" in result.value["stopped"]["what"]
+        ), result.err
         assert (
-            said.value["stopped"]["what"].split()[0] in TEACHERS
-            and said.value["next"] == "recompose replay"
+            result.value["stopped"]["what"].split()[0] in TEACHERS
+            and result.value["next"] == "recompose replay"
         )
         assert len(list(read_answers(work / "answers.jsonl"))) == len(endpoint.seen) <= 3 * 2

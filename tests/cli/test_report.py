@@ -1,4 +1,4 @@
-"""`report`: a run or the audit, as one file; what --json says is what stands on the page."""
+"""`report`: a run or the audit as one file; --json prints the numbers of the page."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def work(tmp_path: Path) -> Path:
 
 def test_an_evaluation_on_logs_is_told(tmp_path: Path) -> None:
     judged(tmp_path / "recompose")
-    said = recompose("report", cwd=tmp_path)
+    result = recompose("report", cwd=tmp_path)
     assert (
-        said.code == 0
-        and "on your own logs: Null result: nothing." in said.out
-        and "no evaluation" not in said.out
+        result.code == 0
+        and "on your own logs: Null result: nothing." in result.out
+        and "no evaluation" not in result.out
     )
     assert recompose("report", "--json", cwd=tmp_path).value["pages"][0]["logs"] == {
         "claim": "nothing",
@@ -38,19 +38,19 @@ def page(path: Path) -> Page:
 
 
 def test_without_a_run_the_audit_is_written(work: Path) -> None:
-    said = recompose("report", cwd=work)
-    assert said.code == 0 and said.err == ""
+    result = recompose("report", cwd=work)
+    assert result.code == 0 and result.err == ""
     assert (
-        "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in said.out
-        and "next   recompose init" in said.out
+        "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in result.out
+        and "next   recompose init" in result.out
     )
     assert "What your agent does wrong" in page(work / "recompose" / "report.html").text
 
 
 def test_with_a_run_its_page_is_written_into_its_folder(work: Path) -> None:
     run = a_run(work / "recompose")
-    said = recompose("report", cwd=work)
-    assert said.code == 0 and "no evaluation was run: nothing is claimed" in said.out
+    result = recompose("report", cwd=work)
+    assert result.code == 0 and "no evaluation was run: nothing is claimed" in result.out
     assert f"Run {run.path.name}" in page(run.report_html).text
     assert not (work / "recompose" / "report.html").exists()
     assert (
@@ -59,12 +59,12 @@ def test_with_a_run_its_page_is_written_into_its_folder(work: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("how", ["name", "path", "latest"])
-def test_a_run_is_named_by_name_folder_or_latest(work: Path, how: str) -> None:
+@pytest.mark.parametrize("run_name", ["name", "path", "latest"])
+def test_a_run_is_named_by_name_folder_or_latest(work: Path, run_name: str) -> None:
     first, _ = a_run(work / "recompose"), a_run(work / "recompose")
-    wanted = {"name": first.path.name, "path": str(first.path), "latest": "latest"}[how]
+    wanted = {"name": first.path.name, "path": str(first.path), "latest": "latest"}[run_name]
     value = recompose("report", wanted, "--json", cwd=work).value
-    assert (value["pages"][0]["run"] == first.path.name) == (how != "latest")
+    assert (value["pages"][0]["run"] == first.path.name) == (run_name != "latest")
 
 
 def test_several_runs_each_get_a_page(work: Path) -> None:
@@ -107,13 +107,13 @@ def test_the_page_is_opened_only_when_asked(work: Path, monkeypatch: pytest.Monk
 
 
 def test_before_anything_was_ingested_the_verb_is_named(tmp_path: Path) -> None:
-    said = recompose("report", cwd=tmp_path)
-    assert said.code == 1 and "recompose ingest" in said.err
+    result = recompose("report", cwd=tmp_path)
+    assert result.code == 1 and "recompose ingest" in result.err
     assert recompose("report", "none", cwd=tmp_path).code == 1
 
 
 def test_both_pages_are_written_without_torch(work: Path) -> None:
     assert without_torch("report", cwd=work).returncode == 0
     a_run(work / "recompose")
-    done = without_torch("report", cwd=work)
-    assert done.returncode == 0, done.stderr
+    completed = without_torch("report", cwd=work)
+    assert completed.returncode == 0, completed.stderr

@@ -1,5 +1,5 @@
 """`train --resume`: latest, a checkpoint, a dry run, Ctrl-C, a second launch; each names the
-command that goes on, and it works."""
+command that continues, and it works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from composer_replication.core.lock import OWNER, process_start
 from composer_replication.core.rundir import RunDir
 from tests.cli.test_panel import job_on
 from tests.cli.test_train_live import SETTINGS, tiny_student
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 from tests.training.test_resume import same
 
 pytestmark = pytest.mark.train
@@ -39,15 +39,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     student.model.save_pretrained(str(folder / "student"))
     student.tokenizer.save_pretrained(str(folder / "student"))
     (folder / "recompose.toml").write_text(SETTINGS, "utf-8")
-    said = recompose("train", *STEPS, "--name", "first", cwd=folder)
-    assert said.code == 0, said.err
+    result = recompose("train", *STEPS, "--name", "first", cwd=folder)
+    assert result.code == 0, result.err
     return folder
 
 
 @pytest.fixture
 def work(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained, tmp_path / "w", symlinks=True)
-    # between its last checkpoint and its end: it may go on
+    # between its last checkpoint and its end: it can be resumed
     first(tmp_path / "w").update(state="stopped:interrupted")
     return tmp_path / "w"
 
@@ -56,9 +56,9 @@ def first(work: Path) -> RunDir:
     return RunDir(work / "recompose" / "runs" / "first")
 
 
-def flat(said: Said) -> str:
-    """What was said on both streams, without the frames of boxes and the breaks in lines."""
-    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", said.out + said.err))
+def flat(result: CliResult) -> str:
+    """The output of both streams, without box frames and line breaks."""
+    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", result.out + result.err))
 
 
 def flip(path: Path) -> None:
@@ -71,25 +71,29 @@ def flip(path: Path) -> None:
     "wanted", ["latest", "first", "fir", "recompose/runs/latest", "recompose/runs/first"]
 )
 def test_a_run_is_resumed_by_any_of_its_names(work: Path, wanted: str) -> None:
-    there = files(work)
-    said = recompose("train", *STEPS, "--resume", wanted, "--dry-run", cwd=work)
-    assert said.code == 0, said.err
-    assert "from step_000003, 3 of 3 steps" in said.out and "no setting, no example" in said.out
-    assert "would write  " in said.out and "runs/first" in said.out and "<new run>" not in said.out
-    assert files(work) == there
+    files_before = files(work)
+    result = recompose("train", *STEPS, "--resume", wanted, "--dry-run", cwd=work)
+    assert result.code == 0, result.err
+    assert "from step_000003, 3 of 3 steps" in result.out and "no setting, no example" in result.out
+    assert (
+        "would write  " in result.out
+        and "runs/first" in result.out
+        and "<new run>" not in result.out
+    )
+    assert files(work) == files_before
 
 
 def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
     changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
-    said = recompose("train", *STEPS, *changed, cwd=work)
+    result = recompose("train", *STEPS, *changed, cwd=work)
     assert (
-        said.code == 1
-        and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(said))
-        and "--accept-changes" in flat(said)
+        result.code == 1
+        and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(result))
+        and "--accept-changes" in flat(result)
     )
     value = recompose("train", *STEPS, *changed, "--accept-changes", "--json", cwd=work).value
     assert value["resume"]["step"] == 3 and value["resume"]["checkpoint"].endswith("step_000003")
-    assert [line.split(":")[0] for line in value["resume"]["changed"]] == [
+    assert [change.split(":")[0] for change in value["resume"]["changed"]] == [
         "train.learning_rate"
     ] and value["dry_run"] is True
     assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
@@ -104,8 +108,8 @@ def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
 ) -> None:
     run = first(work)
     run.update(state=state)
-    there = {path: (work / path).stat().st_mtime_ns for path in files(work)}
-    words = (
+    mtimes_before = {path: (work / path).stat().st_mtime_ns for path in files(work)}
+    command_parts = (
         "--train.steps",
         steps,
         "--train.checkpoint_every",
@@ -114,15 +118,15 @@ def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
         "first",
         "--accept-changes",
     )
-    said = recompose("train", *words, *flags, cwd=work)
+    result = recompose("train", *command_parts, *flags, cwd=work)
     assert (
-        said.code == 1
+        result.code == 1
         and f"nothing is left to train: step_000003 has 3 steps, train.steps is {steps}"
-        in flat(said)
+        in flat(result)
     )
-    assert "wrote" not in said.out and "train.steps above 3" in flat(said)
-    assert {path: (work / path).stat().st_mtime_ns for path in files(work)} == there
-    more = recompose("train", *words[2:], "--train.steps", "4", "--dry-run", cwd=work)
+    assert "wrote" not in result.out and "train.steps above 3" in flat(result)
+    assert {path: (work / path).stat().st_mtime_ns for path in files(work)} == mtimes_before
+    more = recompose("train", *command_parts[2:], "--train.steps", "4", "--dry-run", cwd=work)
     assert more.code == 0, more.err
 
 
@@ -131,20 +135,22 @@ def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(
     work: Path, verb: str
 ) -> None:
     flip(first(work).checkpoint(3) / "model.safetensors")
-    words = [*STEPS, "--resume", "latest"] if verb == "train" else []
-    said = recompose(verb, *words, "--dry-run", cwd=work)
+    flags = [*STEPS, "--resume", "latest"] if verb == "train" else []
+    result = recompose(verb, *flags, "--dry-run", cwd=work)
     assert (
-        said.code == 1
-        and "model.safetensors is not what was written" in flat(said)
-        and "step 3 is damaged" in flat(said)
+        result.code == 1
+        and "model.safetensors is not what was written" in flat(result)
+        and "step 3 is damaged" in flat(result)
     )
-    offered = re.search(rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(said))
+    offered = re.search(
+        rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(result)
+    )
     assert offered is not None
     assert recompose(*shlex.split(offered[1]), "--dry-run", cwd=work).code == 0
     if verb == "train":
-        before = [same(line) for line in first(work).metrics()]
+        before = [same(metrics) for metrics in first(work).metrics()]
         assert recompose(*shlex.split(offered[1]), cwd=work).code == 0
-        assert [same(line) for line in first(work).metrics()] == before
+        assert [same(metrics) for metrics in first(work).metrics()] == before
         assert (
             sorted(p.name for p in first(work).checkpoints_dir.iterdir())[0]
             == "rejected_step_000003"
@@ -152,26 +158,26 @@ def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(
 
 
 def test_a_second_launch_is_told_who_is_at_work_before_anything_is_loaded(work: Path) -> None:
-    run, here = first(work), os.getppid()
+    run, own_pid = first(work), os.getppid()
     owner = {
-        "pid": here,
-        "began": process_start(here),
+        "pid": own_pid,
+        "began": process_start(own_pid),
         "host": os.uname().nodename,
         "since": "2026-11-20T14:02:11+00:00",
     }
     (run.path / OWNER).write_text(json.dumps(owner), "utf-8")
     for flags in ((), ("--dry-run",)):
-        said = recompose("train", *STEPS, "--resume", "latest", *flags, cwd=work)
+        result = recompose("train", *STEPS, "--resume", "latest", *flags, cwd=work)
         assert (
-            said.code == 1
-            and f"process {here} on {owner['host']}, since 2026-11-20" in flat(said)
-            and "loading" not in said.out
+            result.code == 1
+            and f"process {own_pid} on {owner['host']}, since 2026-11-20" in flat(result)
+            and "loading" not in result.out
         )
 
 
-def launched(work: Path, *words: str) -> subprocess.Popen[str]:
+def launched(work: Path, *message: str) -> subprocess.Popen[str]:
     started = "from composer_replication.cli.main import main; print('started', flush=True); main()"
-    command = [sys.executable, "-c", started, "train", "--trust-settings", *words]
+    command = [sys.executable, "-c", started, "train", "--trust-settings", *message]
     handler = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - ignored where the tests run in the background
     process = subprocess.Popen(
         command,
@@ -204,14 +210,14 @@ def test_ctrl_c_names_the_checkpoint_and_a_command_that_goes_on(work: Path) -> N
     while len(run.checkpoints()) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    said = Said(0, *process.communicate(timeout=60))
-    assert process.returncode == 130 and "Traceback" not in said.err
+    result = CliResult(0, *process.communicate(timeout=60))
+    assert process.returncode == 130 and "Traceback" not in result.err
     steps, newest = run.metrics()[-1]["step"], run.checkpoints()[-1][1].name
     assert (
         f"interrupted after step {steps}; the newest checkpoint is recompose/runs/a"
-        f" b/checkpoints/{newest}" in flat(said)
+        f" b/checkpoints/{newest}" in flat(result)
     )
-    again = shlex.split(flat(said)[flat(said).index("recompose train") :])[1:]
+    again = shlex.split(flat(result)[flat(result).index("recompose train") :])[1:]
     assert again[-2:] == ["--train.starved_steps", "1000"] and again[2:4] == [
         "--resume",
         "recompose/runs/a b",

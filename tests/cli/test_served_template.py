@@ -1,5 +1,5 @@
-"""A trained folder carries the template it was trained with: served by anybody, it reads what it
-learned to read."""
+"""A trained folder carries the template of its training: any server renders the prompts that the
+model learned to read."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_the_checkpoint_reads_a_conversation_as_it_was_trained(
         ("build", *model),
         ("train", *model, "--train.steps", "1", "--train.hint.weight", "0"),
     ):
-        said = recompose(*verb, cwd=tmp_path)
-        assert said.code == 0, said.err
+        result = recompose(*verb, cwd=tmp_path)
+        assert result.code == 0, result.err
     served: Any = AutoTokenizer.from_pretrained(
         tmp_path / "recompose" / "runs" / "latest" / "checkpoints" / "step_000001"
     )

@@ -23,10 +23,10 @@ def work(tmp_path: Path) -> Path:
 
 
 def test_a_site_shows_context_hint_mistake_and_later_turns_in_this_order(work: Path) -> None:
-    said = recompose("show", "site", "s001", cwd=work)
-    assert said.code == 0 and said.err == ""
+    result = recompose("show", "site", "s001", cwd=work)
+    assert result.code == 0 and result.err == ""
     places = [
-        said.out.index(text)
+        result.out.index(text)
         for text in (
             "I look first.",
             "seen only by the teacher",
@@ -35,13 +35,15 @@ def test_a_site_shows_context_hint_mistake_and_later_turns_in_this_order(work: P
         )
     ]
     assert places == sorted(places)
-    assert said.out.index("Reminder: seen so far: a.py") < said.out.index('"file_path": "b.py"')
+    assert result.out.index("Reminder: seen so far: a.py") < result.out.index('"file_path": "b.py"')
     for later in ("File does not exist.", "It was a.py all along."):
-        block = said.out[: said.out.rindex(later)].splitlines()
+        block = result.out[: result.out.rindex(later)].splitlines()
         header = next(line for line in reversed(block) if line.startswith("["))
         assert "in neither context" in header
     header = next(
-        line for line in said.out.splitlines() if "I look first." in line or line.startswith("[1]")
+        line
+        for line in result.out.splitlines()
+        if "I look first." in line or line.startswith("[1]")
     )
     assert "in neither context" not in header
 
@@ -56,8 +58,8 @@ def test_the_json_of_a_site_has_the_same_content(work: Path) -> None:
 
 
 def test_what_is_left_out_is_counted(work: Path) -> None:
-    said = recompose("show", "site", "s001", "--before", "1", "--after", "0", cwd=work)
-    assert "2 earlier turns" in said.out and "I look first." not in said.out
+    result = recompose("show", "site", "s001", "--before", "1", "--after", "0", cwd=work)
+    assert "2 earlier turns" in result.out and "I look first." not in result.out
 
 
 def test_a_site_without_a_hint_says_so(work: Path) -> None:
@@ -81,13 +83,13 @@ def test_a_session_is_found_by_id_beginning_or_place(work: Path, wanted: str) ->
 
 
 def test_an_unknown_id_is_answered_with_the_nearest(work: Path) -> None:
-    said = recompose("show", "session", "sess-bbba", cwd=work)
-    assert said.code == 1 and "did you mean" in said.err and "sess-bbbb" in said.err
+    result = recompose("show", "session", "sess-bbba", cwd=work)
+    assert result.code == 1 and "did you mean" in result.err and "sess-bbbb" in result.err
 
 
 def test_an_ambiguous_beginning_lists_what_fits(work: Path) -> None:
-    said = recompose("show", "session", "sess", cwd=work)
-    assert said.code == 1 and "2 sessions begin" in said.err and "sess-aaaa" in said.err
+    result = recompose("show", "session", "sess", cwd=work)
+    assert result.code == 1 and "2 sessions begin" in result.err and "sess-aaaa" in result.err
 
 
 def test_without_an_id_everything_is_listed(work: Path) -> None:
@@ -118,8 +120,8 @@ def test_a_shortened_text_says_how_much_is_missing(work: Path) -> None:
 
 
 def test_before_the_stage_has_run_the_next_command_is_named(tmp_path: Path) -> None:
-    said = recompose("show", "site", "s001", cwd=tmp_path)
-    assert said.code == 1 and "recompose sites" in said.err
+    result = recompose("show", "site", "s001", cwd=tmp_path)
+    assert result.code == 1 and "recompose sites" in result.err
 
 
 def test_an_unknown_noun_is_a_usage_error(work: Path) -> None:

@@ -46,11 +46,11 @@ def work(tmp_path: Path) -> Path:
 def test_sites_of_other_sessions_are_refused_by_hints_and_build(work: Path) -> None:
     write_sessions(work / "recompose" / "sessions.jsonl", [prepended(session())])
     for verb in ("hints", "build"):
-        said = recompose(verb, cwd=work)
+        result = recompose(verb, cwd=work)
         assert (
-            said.code == 1
-            and "another sessions.jsonl" in said.err
-            and "recompose sites" in said.err
+            result.code == 1
+            and "another sessions.jsonl" in result.err
+            and "recompose sites" in result.err
         )
     assert recompose("sites", cwd=work).code == 0 and recompose("hints", cwd=work).code == 0
     assert next(read_sites(work / "recompose" / "sites.jsonl")).turn == 5
@@ -58,8 +58,10 @@ def test_sites_of_other_sessions_are_refused_by_hints_and_build(work: Path) -> N
 
 def test_hints_of_other_sites_are_refused_by_build(work: Path) -> None:
     assert recompose("sites", "--sites.detectors", "repeated_call", cwd=work).code == 0
-    said = recompose("build", cwd=work)
-    assert said.code == 1 and "another sites.jsonl" in said.err and "recompose hints" in said.err
+    result = recompose("build", cwd=work)
+    assert (
+        result.code == 1 and "another sites.jsonl" in result.err and "recompose hints" in result.err
+    )
 
 
 @pytest.mark.train
@@ -73,5 +75,5 @@ def test_a_users_own_sites_are_checked_call_by_call(work: Path) -> None:
         (work / "recompose" / name).unlink()  # as if they were written by hand
     assert recompose("build", cwd=work).code == 0
     write_lines(work / "recompose" / "sites.jsonl", [record_to_json(site) | {"turn": 1}])
-    said = recompose("build", cwd=work)
-    assert said.code == 1 and "does not hold the call c2" in said.err
+    result = recompose("build", cwd=work)
+    assert result.code == 1 and "does not hold the call c2" in result.err

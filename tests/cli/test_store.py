@@ -1,5 +1,5 @@
-"""The store accumulates: nothing that was ingested is lost, nothing that is told about it is of an
-older one."""
+"""The store accumulates: no ingested session is lost, and every count describes the stored
+version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_replication.core.trace import Parent, Session
 from composer_replication.data.ingestion.ingest_record import IngestRecord
 from composer_replication.data.ingestion.store import plan_merge, write_merged
 from tests.cli.test_ingest import MADE_UP_KEY, assistant, call, log_lines, record, result
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 from tests.data.sites.builder import calls, human, session
 
 SESSION, OTHER = "11111111-2222", "33333333-4444"
@@ -44,47 +44,53 @@ def write(path: Path, lines: list[str], *, name: str = SESSION, project: str = "
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def workdir(tmp_path: Path) -> Path:
     write(tmp_path / "logs" / "one.jsonl", log_lines())
     return tmp_path
 
 
-def ingest(here: Path, *more: str) -> dict[str, list[str]]:
-    """What `ingest` says became of the store."""
-    said = recompose("ingest", "logs", "--json", *more, cwd=here)
-    assert said.code == 0, said.out
-    return said.value["store"]
+def ingest(workdir: Path, *more: str) -> dict[str, list[str]]:
+    """The store report of `ingest`."""
+    result = recompose("ingest", "logs", "--json", *more, cwd=workdir)
+    assert result.code == 0, result.out
+    return result.value["store"]
 
 
-def stored(here: Path) -> dict[str, Session]:
-    return {session.id: session for session in read_sessions(here / "recompose" / "sessions.jsonl")}
+def stored(workdir: Path) -> dict[str, Session]:
+    return {
+        session.id: session for session in read_sessions(workdir / "recompose" / "sessions.jsonl")
+    }
 
 
-def remembered(here: Path) -> dict[str, dict[str, str]]:
-    return json.loads((here / "recompose" / "ingest.json").read_text("utf-8"))["sessions"]
+def remembered(workdir: Path) -> dict[str, dict[str, str]]:
+    return json.loads((workdir / "recompose" / "ingest.json").read_text("utf-8"))["sessions"]
 
 
-def test_what_the_agent_deleted_stays_and_another_project_adds(here: Path) -> None:
-    assert ingest(here)["added"] == [SESSION]
-    (here / "logs" / "one.jsonl").unlink()
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    told = ingest(here)
-    assert (told["added"], told["gone"], told["sessions"]) == ([OTHER], [SESSION], 2)
-    assert {s.repository for s in stored(here).values()} == {"shop", "tide"}
-    kept = json.loads((here / "recompose" / "ingest.json").read_text("utf-8"))["files"]
-    assert [file["file"] for file in kept] == ["one.jsonl", "two.jsonl"]
+def test_what_the_agent_deleted_stays_and_another_project_adds(workdir: Path) -> None:
+    assert ingest(workdir)["added"] == [SESSION]
+    (workdir / "logs" / "one.jsonl").unlink()
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    store_report = ingest(workdir)
+    assert (store_report["added"], store_report["gone"], store_report["sessions"]) == (
+        [OTHER],
+        [SESSION],
+        2,
+    )
+    assert {s.repository for s in stored(workdir).values()} == {"shop", "tide"}
+    file_records = json.loads((workdir / "recompose" / "ingest.json").read_text("utf-8"))["files"]
+    assert [file["file"] for file in file_records] == ["one.jsonl", "two.jsonl"]
 
 
-def test_a_log_that_grew_replaces_what_it_grew_from(here: Path) -> None:
-    ingest(here)
-    write_json(here / "recompose" / "ingest.json", _as_of(here, "2026-01-01T00:00:00Z"))
-    write(here / "logs" / "one.jsonl", [*log_lines(), *LATER])
-    told = ingest(here)
-    assert (told["grown"], told["sessions"]) == ([SESSION], 1)
-    assert len(stored(here)[SESSION].turns) == 9
-    seen = remembered(here)[SESSION]
-    assert seen["first_seen"] == "2026-01-01T00:00:00Z" < seen["last_seen"]
-    assert (seen["started"], seen["file"], seen["project"], seen["turns"]) == (
+def test_a_log_that_grew_replaces_what_it_grew_from(workdir: Path) -> None:
+    ingest(workdir)
+    write_json(workdir / "recompose" / "ingest.json", _as_of(workdir, "2026-01-01T00:00:00Z"))
+    write(workdir / "logs" / "one.jsonl", [*log_lines(), *LATER])
+    store_report = ingest(workdir)
+    assert (store_report["grown"], store_report["sessions"]) == ([SESSION], 1)
+    assert len(stored(workdir)[SESSION].turns) == 9
+    record = remembered(workdir)[SESSION]
+    assert record["first_seen"] == "2026-01-01T00:00:00Z" < record["last_seen"]
+    assert (record["started"], record["file"], record["project"], record["turns"]) == (
         "2026-01-05T10:00:00Z",
         "one.jsonl",
         "shop",
@@ -92,10 +98,10 @@ def test_a_log_that_grew_replaces_what_it_grew_from(here: Path) -> None:
     )
 
 
-def _as_of(here: Path, time: str) -> dict[str, object]:
-    value = json.loads((here / "recompose" / "ingest.json").read_text("utf-8"))
+def _as_of(workdir: Path, time: str) -> dict[str, object]:
+    value = json.loads((workdir / "recompose" / "ingest.json").read_text("utf-8"))
     value["sessions"] = {
-        name: {**seen, "first_seen": time} for name, seen in value["sessions"].items()
+        name: {**record, "first_seen": time} for name, record in value["sessions"].items()
     }
     return value
 
@@ -105,59 +111,62 @@ def _as_of(here: Path, time: str) -> dict[str, object]:
     [log_lines()[:4], [*log_lines()[:2], "{broken", *log_lines()[3:]]],
     ids=["cut short", "damaged"],
 )
-def test_what_holds_less_never_replaces_what_holds_more(here: Path, lines: list[str]) -> None:
-    ingest(here)
-    before, known = (here / "recompose" / "sessions.jsonl").read_bytes(), remembered(here)[SESSION]
-    write(here / "logs" / "one.jsonl", lines)
-    assert ingest(here)["shorter"] == [SESSION]
-    # what is told of it is of what is stored
-    assert {**remembered(here)[SESSION], "last_seen": known["last_seen"]} == known
-    assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
-    assert "the longer one stays" in recompose("ingest", "logs", cwd=here).out
+def test_what_holds_less_never_replaces_what_holds_more(workdir: Path, lines: list[str]) -> None:
+    ingest(workdir)
+    before, known = (
+        (workdir / "recompose" / "sessions.jsonl").read_bytes(),
+        remembered(workdir)[SESSION],
+    )
+    write(workdir / "logs" / "one.jsonl", lines)
+    assert ingest(workdir)["shorter"] == [SESSION]
+    # the report describes the stored version
+    assert {**remembered(workdir)[SESSION], "last_seen": known["last_seen"]} == known
+    assert (workdir / "recompose" / "sessions.jsonl").read_bytes() == before
+    assert "the longer one stays" in recompose("ingest", "logs", cwd=workdir).out
 
 
-def test_what_differs_without_being_a_continuation_is_kept_apart_and_said(here: Path) -> None:
-    ingest(here)
-    other = [
+def test_what_differs_without_being_a_continuation_is_kept_apart_and_said(workdir: Path) -> None:
+    ingest(workdir)
+    other_lines = [
         *log_lines()[:3],
         assistant("b2", "u2", call("d2", "Bash", command="ls")),
         result("v3", "b2", "d2", "cart.py"),
     ]
-    write(here / "logs" / "one.jsonl", other)
-    said = recompose("ingest", "logs", cwd=here)
-    assert f"{SESSION}~2: this log differs" in said.out
-    sessions = stored(here)
+    write(workdir / "logs" / "one.jsonl", other_lines)
+    outcome = recompose("ingest", "logs", cwd=workdir)
+    assert f"{SESSION}~2: this log differs" in outcome.out
+    sessions = stored(workdir)
     assert [len(s.turns) for s in sessions.values()] == [6, 5]
-    assert ingest(here)["same"] == [f"{SESSION}~2"]  # and so it stays, under its own name
-    write(here / "logs" / "one.jsonl", log_lines())
-    assert ingest(here)["same"] == [SESSION]
+    assert ingest(workdir)["same"] == [f"{SESSION}~2"]  # and so it stays, under its own name
+    write(workdir / "logs" / "one.jsonl", log_lines())
+    assert ingest(workdir)["same"] == [SESSION]
 
 
-def test_the_same_logs_again_change_nothing_so_nothing_is_stale(here: Path) -> None:
-    ingest(here)
-    assert recompose("sites", cwd=here).code == 0
-    before = (here / "recompose" / "sessions.jsonl").read_bytes()
-    (here / "logs" / "one.jsonl").rename(here / "logs" / "renamed.jsonl")
-    told = ingest(here)
-    assert (told["same"], told["changed"]) == ([SESSION], False)
-    assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
-    assert recompose("hints", cwd=here).code == 0
+def test_the_same_logs_again_change_nothing_so_nothing_is_stale(workdir: Path) -> None:
+    ingest(workdir)
+    assert recompose("sites", cwd=workdir).code == 0
+    before = (workdir / "recompose" / "sessions.jsonl").read_bytes()
+    (workdir / "logs" / "one.jsonl").rename(workdir / "logs" / "renamed.jsonl")
+    store_report = ingest(workdir)
+    assert (store_report["same"], store_report["changed"]) == ([SESSION], False)
+    assert (workdir / "recompose" / "sessions.jsonl").read_bytes() == before
+    assert recompose("hints", cwd=workdir).code == 0
 
 
-def test_turns_copied_from_a_session_whose_log_is_gone_are_known_as_copied(here: Path) -> None:
-    ingest(here)
+def test_turns_copied_from_a_session_whose_log_is_gone_are_known_as_copied(workdir: Path) -> None:
+    ingest(workdir)
     fork = (
         "\n".join([*log_lines(), *LATER])
         .replace(SESSION, "55555555-6666")
         .replace('"uuid": "', '"uuid": "f')
         .replace("msg_", "msg_f")
     )
-    (here / "logs" / "one.jsonl").write_text(
+    (workdir / "logs" / "one.jsonl").write_text(
         fork.replace('"parentUuid": "', '"parentUuid": "f') + "\n", "utf-8"
     )
-    assert ingest(here)["added"] == ["55555555-6666"]
-    assert stored(here)["55555555-6666"].copied == 5
-    assert [turn for turn, _ in stored(here)["55555555-6666"].assistant_turns()] == [5, 7]
+    assert ingest(workdir)["added"] == ["55555555-6666"]
+    assert stored(workdir)["55555555-6666"].copied == 5
+    assert [turn for turn, _ in stored(workdir)["55555555-6666"].assistant_turns()] == [5, 7]
 
 
 def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_path: Path) -> None:
@@ -176,7 +185,10 @@ def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_pa
     plan = plan_merge(store, fresh, record=IngestRecord(), now="2026-11-22T13:31:56Z")
     with (tmp_path / "merged.jsonl").open("wb") as stream:
         assert write_merged(plan, stream) == 3
-    merged = {one.id: one for one in read_sessions(tmp_path / "merged.jsonl")}
+    merged = {
+        merged_session.id: merged_session
+        for merged_session in read_sessions(tmp_path / "merged.jsonl")
+    }
     assert (plan.outcomes["apart"], plan.outcomes["added"]) == (["s1~2"], ["s1.agent-a7"])
     assert (
         merged["s1.agent-a7"].parent == Parent(session_id="s1~2", call_id=None)
@@ -184,90 +196,92 @@ def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_pa
     )
 
 
-def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    ingest(here)
-    assert recompose("sites", cwd=here).code == 0
-    said = recompose("ingest", "--forget", "tide", cwd=here)
-    assert said.code == 0 and f"forgot   {OTHER}" in said.out and "recompose sites" in said.out
-    assert list(stored(here)) == [SESSION]
-    assert b"tide" not in (here / "recompose" / "sessions.jsonl").read_bytes()
-    assert ingest(here)["forgotten"] == [OTHER] and list(stored(here)) == [SESSION]
-    assert recompose("ingest", "--recall", "tide", cwd=here).code == 0
-    assert ingest(here)["added"] == [OTHER]
-    assert recompose("ingest", "--forget", SESSION, cwd=here).code == 0
-    assert list(stored(here)) == [OTHER]
+def test_forget_removes_and_keeps_out_until_recalled(workdir: Path) -> None:
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(workdir)
+    assert recompose("sites", cwd=workdir).code == 0
+    result = recompose("ingest", "--forget", "tide", cwd=workdir)
+    assert (
+        result.code == 0 and f"forgot   {OTHER}" in result.out and "recompose sites" in result.out
+    )
+    assert list(stored(workdir)) == [SESSION]
+    assert b"tide" not in (workdir / "recompose" / "sessions.jsonl").read_bytes()
+    assert ingest(workdir)["forgotten"] == [OTHER] and list(stored(workdir)) == [SESSION]
+    assert recompose("ingest", "--recall", "tide", cwd=workdir).code == 0
+    assert ingest(workdir)["added"] == [OTHER]
+    assert recompose("ingest", "--forget", SESSION, cwd=workdir).code == 0
+    assert list(stored(workdir)) == [OTHER]
 
 
-def two_of_one_name(here: Path) -> None:
+def two_of_one_name(workdir: Path) -> None:
     """Two projects that are both called by the last part of their folder, and a third in one of
     them; no log is left."""
     for number, folder in enumerate(("alpha/app", "beta/app", "beta/app/tools")):
-        write(here / "logs" / "one.jsonl", log_lines(), name=f"app-{number}", project=folder)
-        assert ingest(here)["added"] == [f"app-{number}"]
-    (here / "logs" / "one.jsonl").unlink()
+        write(workdir / "logs" / "one.jsonl", log_lines(), name=f"app-{number}", project=folder)
+        assert ingest(workdir)["added"] == [f"app-{number}"]
+    (workdir / "logs" / "one.jsonl").unlink()
 
 
-def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(here: Path) -> None:
-    two_of_one_name(here)
-    before = (here / "recompose" / "sessions.jsonl").read_bytes()
+def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(workdir: Path) -> None:
+    two_of_one_name(workdir)
+    before = (workdir / "recompose" / "sessions.jsonl").read_bytes()
     for more in ([], ["--dry-run"]):
-        said = recompose("ingest", "--forget", "app", *more, cwd=here)
+        result = recompose("ingest", "--forget", "app", *more, cwd=workdir)
         assert (
-            said.code == 2
-            and "/home/dev/alpha/app  (1" in said.err
-            and "/home/dev/beta/app  (1" in said.err
+            result.code == 2
+            and "/home/dev/alpha/app  (1" in result.err
+            and "/home/dev/beta/app  (1" in result.err
         )
-    assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
-    shown = recompose("sessions", cwd=here).out
+    assert (workdir / "recompose" / "sessions.jsonl").read_bytes() == before
+    shown = recompose("sessions", cwd=workdir).out
     assert (
         "/home/dev/alpha/app" in shown and "/home/dev/beta/app" in shown and "3 projects" in shown
     )
-    assert recompose("ingest", "--forget", "/home/dev/beta/app/", cwd=here).code == 0
-    assert list(stored(here)) == ["app-0", "app-2"]
+    assert recompose("ingest", "--forget", "/home/dev/beta/app/", cwd=workdir).code == 0
+    assert list(stored(workdir)) == ["app-0", "app-2"]
     assert [
-        one["id"]
-        for one in recompose("sessions", "/home/dev/alpha/app", "--json", cwd=here).value[
+        session["id"]
+        for session in recompose("sessions", "/home/dev/alpha/app", "--json", cwd=workdir).value[
             "sessions"
         ]
     ] == ["app-0"]
-    assert recompose("ingest", "--forget", "app", cwd=here).code == 0  # now it means one
-    assert list(stored(here)) == ["app-2"]
-    assert recompose("ingest", "--recall", "app", cwd=here).code == 2
-    write(here / "logs" / "one.jsonl", log_lines(), name="app-1", project="beta/app")
-    assert ingest(here)["forgotten"] == ["app-1"]
-    assert recompose("ingest", "--recall", "/home/dev/beta/app", cwd=here).code == 0
-    assert ingest(here)["added"] == ["app-1"]
+    assert recompose("ingest", "--forget", "app", cwd=workdir).code == 0  # now it means one
+    assert list(stored(workdir)) == ["app-2"]
+    assert recompose("ingest", "--recall", "app", cwd=workdir).code == 2
+    write(workdir / "logs" / "one.jsonl", log_lines(), name="app-1", project="beta/app")
+    assert ingest(workdir)["forgotten"] == ["app-1"]
+    assert recompose("ingest", "--recall", "/home/dev/beta/app", cwd=workdir).code == 0
+    assert ingest(workdir)["added"] == ["app-1"]
 
 
 def test_what_was_forgotten_does_not_come_back_under_the_name_of_a_folder_inside(
-    here: Path,
+    workdir: Path,
 ) -> None:
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="shop/src")
-    ingest(here)
-    assert recompose("ingest", "--forget", "shop", cwd=here).code == 0
-    assert not stored(here)
-    (here / "logs" / "one.jsonl").unlink()
-    assert ingest(here)["forgotten"] == [OTHER]
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="shop/src")
+    ingest(workdir)
+    assert recompose("ingest", "--forget", "shop", cwd=workdir).code == 0
+    assert not stored(workdir)
+    (workdir / "logs" / "one.jsonl").unlink()
+    assert ingest(workdir)["forgotten"] == [OTHER]
 
 
-def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(here: Path) -> None:
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    ingest(here)
-    work = here / "recompose"
+def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(workdir: Path) -> None:
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(workdir)
+    work = workdir / "recompose"
     for verb in ("sites", "hints", "report"):
-        assert recompose(verb, cwd=here).code == 0
+        assert recompose(verb, cwd=workdir).code == 0
     run = work / "runs" / "2026-01-01-a" / "tokens"
     run.mkdir(parents=True)
     (run / "step_000000.json").write_text(f'"{SESSION}"', "utf-8")
     (work / "answers.jsonl").write_text(json.dumps({"session_id": OTHER}) + "\n", "utf-8")
     assert SESSION in (work / "report.html").read_text("utf-8")
-    told = recompose("ingest", "--forget", SESSION, "--dry-run", cwd=here).out
+    output = recompose("ingest", "--forget", SESSION, "--dry-run", cwd=workdir).out
     assert (
-        f"would remove {Path('recompose', 'report.html')}" in told
+        f"would remove {Path('recompose', 'report.html')}" in output
         and (work / "report.html").exists()
     )
-    value = recompose("ingest", "--forget", SESSION, "--json", cwd=here).value
+    value = recompose("ingest", "--forget", SESSION, "--json", cwd=workdir).value
     assert (
         value["removed"] == [str(Path("recompose", "report.html"))]
         and not (work / "report.html").exists()
@@ -278,83 +292,83 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(here: Path
         for path in work.rglob("*")
         if path.is_file() and SESSION.encode() in path.read_bytes()
     }
-    # ingest.json: what stays out
+    # ingest.json lists the sessions that stay out
     assert {parts[1] if parts[0] == "runs" else parts[0] for parts in holding} - {
         "ingest.json"
     } == named
     assert named == {"sites.jsonl", "hints.jsonl", "2026-01-01-a"}
     for verb in ("sites", "hints"):
-        assert recompose(verb, cwd=here).code == 0
+        assert recompose(verb, cwd=workdir).code == 0
     assert not any(
         SESSION.encode() in (work / name).read_bytes()
         for name in ("sites.jsonl", "hints.jsonl", "sessions.jsonl")
     )
 
 
-def test_a_dry_run_says_what_would_be_forgotten(here: Path) -> None:
-    ingest(here)
-    said = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)
+def test_a_dry_run_says_what_would_be_forgotten(workdir: Path) -> None:
+    ingest(workdir)
+    result = recompose("ingest", "--forget", "shop", "--dry-run", cwd=workdir)
     assert (
-        f"would forget {SESSION}" in said.out
-        and "forgot " not in said.out
-        and "recalled" not in said.out
+        f"would forget {SESSION}" in result.out
+        and "forgot " not in result.out
+        and "recalled" not in result.out
     )
 
 
-def test_forgetting_what_is_not_there_says_so_and_a_dry_run_forgets_nothing(here: Path) -> None:
-    ingest(here)
-    before = {name: (here / name).read_bytes() for name in files(here)}
+def test_forgetting_what_is_not_there_says_so_and_a_dry_run_forgets_nothing(workdir: Path) -> None:
+    ingest(workdir)
+    before = {name: (workdir / name).read_bytes() for name in files(workdir)}
     for arguments in (["--forget", "nothing"], ["--recall", "shop"], ["--forget", "shop", "logs"]):
-        assert recompose("ingest", *arguments, cwd=here).code == 2, arguments
-    value = recompose("ingest", "--forget", "shop", "--dry-run", "--json", cwd=here).value
+        assert recompose("ingest", *arguments, cwd=workdir).code == 2, arguments
+    value = recompose("ingest", "--forget", "shop", "--dry-run", "--json", cwd=workdir).value
     assert value["forgotten"] == [SESSION]
-    assert {name: (here / name).read_bytes() for name in files(here)} == before
+    assert {name: (workdir / name).read_bytes() for name in files(workdir)} == before
 
 
-def test_words_that_are_redacted_later_leave_sessions_whose_logs_are_gone(here: Path) -> None:
-    write(here / "logs" / "one.jsonl", log_lines("The customer is Initech."))
-    ingest(here)
-    (here / "logs" / "one.jsonl").unlink()
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    assert ingest(here, "--ingest.redact_words", "Initech")["cleaned"] == [SESSION]
-    assert b"Initech" not in (here / "recompose" / "sessions.jsonl").read_bytes()
-    assert ingest(here, "--ingest.redact_words", "Initech")["cleaned"] == []
+def test_words_that_are_redacted_later_leave_sessions_whose_logs_are_gone(workdir: Path) -> None:
+    write(workdir / "logs" / "one.jsonl", log_lines("The customer is Initech."))
+    ingest(workdir)
+    (workdir / "logs" / "one.jsonl").unlink()
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    assert ingest(workdir, "--ingest.redact_words", "Initech")["cleaned"] == [SESSION]
+    assert b"Initech" not in (workdir / "recompose" / "sessions.jsonl").read_bytes()
+    assert ingest(workdir, "--ingest.redact_words", "Initech")["cleaned"] == []
 
 
-def test_what_was_stored_with_secrets_gives_way_to_the_reading_without(here: Path) -> None:
-    write(here / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}."))
-    ingest(here, "--ingest.redact", "false")
-    assert MADE_UP_KEY.encode() in (here / "recompose" / "sessions.jsonl").read_bytes()
-    # even where it holds less now
-    write(here / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}.")[:3])
-    assert ingest(here)["sessions"] == 1
-    assert MADE_UP_KEY.encode() not in (here / "recompose" / "sessions.jsonl").read_bytes()
-    assert len(stored(here)[SESSION].turns) == 6
+def test_what_was_stored_with_secrets_gives_way_to_the_reading_without(workdir: Path) -> None:
+    write(workdir / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}."))
+    ingest(workdir, "--ingest.redact", "false")
+    assert MADE_UP_KEY.encode() in (workdir / "recompose" / "sessions.jsonl").read_bytes()
+    # even if it holds less now
+    write(workdir / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}.")[:3])
+    assert ingest(workdir)["sessions"] == 1
+    assert MADE_UP_KEY.encode() not in (workdir / "recompose" / "sessions.jsonl").read_bytes()
+    assert len(stored(workdir)[SESSION].turns) == 6
 
 
-def test_a_store_of_an_earlier_version_keeps_its_sessions(here: Path) -> None:
-    ingest(here)
-    (here / "recompose" / "ingest.json").unlink()
-    os.utime(here / "recompose" / "sessions.jsonl", (1.7e9, 1.7e9))
-    (here / "logs" / "one.jsonl").unlink()
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    assert ingest(here)["added"] == [OTHER]
-    assert remembered(here)[SESSION]["first_seen"].startswith("2023-11-14T")
+def test_a_store_of_an_earlier_version_keeps_its_sessions(workdir: Path) -> None:
+    ingest(workdir)
+    (workdir / "recompose" / "ingest.json").unlink()
+    os.utime(workdir / "recompose" / "sessions.jsonl", (1.7e9, 1.7e9))
+    (workdir / "logs" / "one.jsonl").unlink()
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    assert ingest(workdir)["added"] == [OTHER]
+    assert remembered(workdir)[SESSION]["first_seen"].startswith("2023-11-14T")
 
 
-def test_two_at_once_are_told(here: Path) -> None:
-    ingest(here)
-    with lock_folder(here / "recompose", task="ingest"):
-        said = recompose("ingest", "logs", cwd=here)
-        assert said.code == 1 and "another ingest" in said.err
-        with pytest.raises(BusyError), lock_folder(here / "recompose", task="ingest"):
+def test_two_at_once_are_told(workdir: Path) -> None:
+    ingest(workdir)
+    with lock_folder(workdir / "recompose", task="ingest"):
+        result = recompose("ingest", "logs", cwd=workdir)
+        assert result.code == 1 and "another ingest" in result.err
+        with pytest.raises(BusyError), lock_folder(workdir / "recompose", task="ingest"):
             pass
-    ingest(here)
+    ingest(workdir)
 
 
 @pytest.mark.parametrize("at", [1, 2, 4, 6])
 def test_a_full_disk_is_told_with_the_path_and_the_room(
-    here: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Whichever write finds no room; the first ones are of the folder and its key."""
     calls, real = [0], os.fsync
@@ -367,45 +381,47 @@ def test_a_full_disk_is_told_with_the_path_and_the_room(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        said = recompose("ingest", "logs", "--json", cwd=here)
-        error = said.value["error"]
-        assert said.code == 1 and error["where"] == str(here / "recompose" / "sessions.jsonl")
+        result = recompose("ingest", "logs", "--json", cwd=workdir)
+        error = result.value["error"]
+        assert result.code == 1 and error["where"] == str(workdir / "recompose" / "sessions.jsonl")
         assert (
             "No space left" in error["what"]
             and " MB are needed, " in error["what"]
             and "make room" in error["fix"]
         )
-    assert ingest(here)["sessions"] == 1
+    assert ingest(workdir)["sessions"] == 1
 
 
-def test_sessions_lists_what_the_store_holds(here: Path) -> None:
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    ingest(here)
-    said = recompose("sessions", cwd=here)
-    assert said.code == 0 and "2 sessions of 2 projects" in said.out and "s002" in said.out
-    (row,) = recompose("sessions", "tide", "--json", cwd=here).value["sessions"]
+def test_sessions_lists_what_the_store_holds(workdir: Path) -> None:
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(workdir)
+    result = recompose("sessions", cwd=workdir)
+    assert result.code == 0 and "2 sessions of 2 projects" in result.out and "s002" in result.out
+    (row,) = recompose("sessions", "tide", "--json", cwd=workdir).value["sessions"]
     assert (row["id"], row["project"], row["turns"], row["ordinal"]) == (OTHER, "tide", 6, 1)
     assert row["started"] == "2026-01-05T10:00:00Z" and row["first_seen"] <= row["last_seen"]
-    assert recompose("sessions", cwd=here.parent).code == 1
+    assert recompose("sessions", cwd=workdir.parent).code == 1
 
 
 @pytest.fixture
-def older(here: Path) -> Path:
+def older(workdir: Path) -> Path:
     """Sites and hints of a store that has grown since."""
-    ingest(here)
-    assert recompose("sites", cwd=here).code == 0 and recompose("hints", cwd=here).code == 0
-    write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    said = recompose("ingest", "logs", cwd=here)
-    assert said.out.count("stale  ") == 1 and "recompose sites, then recompose hints" in said.out
-    return here
+    ingest(workdir)
+    assert recompose("sites", cwd=workdir).code == 0 and recompose("hints", cwd=workdir).code == 0
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    result = recompose("ingest", "logs", cwd=workdir)
+    assert (
+        result.out.count("stale  ") == 1 and "recompose sites, then recompose hints" in result.out
+    )
+    return workdir
 
 
 def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
-    def refused(said: Said) -> bool:
+    def refused(result: CliResult) -> bool:
         return (
-            said.code == 1
-            and "another sessions.jsonl" in said.err
-            and "recompose sites" in said.err
+            result.code == 1
+            and "another sessions.jsonl" in result.err
+            and "recompose sites" in result.err
         )
 
     for arguments in (
@@ -419,17 +435,21 @@ def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
         assert refused(recompose(*arguments, cwd=older)), arguments
     # told once, all of it
     assert "recompose sites, then recompose hints" in recompose("build", cwd=older).err
-    # the session itself is what it is; what was found in it is left out
-    said = recompose("show", "session", "s001", cwd=older)
-    assert said.code == 0 and "edit_no_match" not in said.out and "recompose sites" in said.out
+    # the session is unchanged; its sites are left out
+    outcome = recompose("show", "session", "s001", cwd=older)
+    assert (
+        outcome.code == 0
+        and "edit_no_match" not in outcome.out
+        and "recompose sites" in outcome.out
+    )
     assert recompose("sessions", "--json", cwd=older).code == 0
 
 
 def test_hints_of_older_sites_do_not_count_in_the_report(older: Path) -> None:
     assert recompose("sites", cwd=older).code == 0
-    said = recompose("report", cwd=older)
-    assert said.code == 0 and "2 mistaken messages in 2 of 2 sessions" in said.out
-    assert said.out.count("stale  ") == 1 and "run again: recompose hints" in said.out
+    result = recompose("report", cwd=older)
+    assert result.code == 0 and "2 mistaken messages in 2 of 2 sessions" in result.out
+    assert result.out.count("stale  ") == 1 and "run again: recompose hints" in result.out
     page = recompose("report", "--json", cwd=older).value["pages"][0]
     assert (page["hints"], page["stale"]) == (0, ["hints.jsonl"])
     assert recompose("hints", cwd=older).code == 0
@@ -437,21 +457,21 @@ def test_hints_of_older_sites_do_not_count_in_the_report(older: Path) -> None:
     assert (page["hints"], page["stale"]) == (2, [])
 
 
-def test_a_large_store_is_merged_one_session_at_a_time(here: Path) -> None:
+def test_a_large_store_is_merged_one_session_at_a_time(workdir: Path) -> None:
     for i in range(24):
         write(
-            here / "logs" / f"{i}.jsonl",
+            workdir / "logs" / f"{i}.jsonl",
             [*log_lines("word " * 100_000), *LATER],
             name=f"{i:08d}-7777",
         )
-    ingest(here, "--ingest.redact", "false")
-    fresh = write(here / "logs" / "one.jsonl", [*log_lines(), *LATER])
-    for path in (here / "logs").iterdir():
+    ingest(workdir, "--ingest.redact", "false")
+    fresh = write(workdir / "logs" / "one.jsonl", [*log_lines(), *LATER])
+    for path in (workdir / "logs").iterdir():
         if path != fresh:
             path.unlink()
     tracemalloc.start()
-    told = ingest(here, "--ingest.redact", "false")
+    store_report = ingest(workdir, "--ingest.redact", "false")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (told["grown"], told["sessions"]) == ([SESSION], 25)
-    assert peak < 6e6 < (here / "recompose" / "sessions.jsonl").stat().st_size
+    assert (store_report["grown"], store_report["sessions"]) == ([SESSION], 25)
+    assert peak < 6e6 < (workdir / "recompose" / "sessions.jsonl").stat().st_size

@@ -1,4 +1,4 @@
-"""`build`, `train`, `show example|pair|run` with the tiny student: what is written, what is refused
+"""`build`, `train`, `show example|pair|run` with the tiny student: their files, and the refusals
 before anything is spent."""
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sessions, one a copy under other ids, taken as far as `build`, with a pair."""
     root = tmp_path_factory.mktemp("built")
     (root / "logs").mkdir()
-    one = "\n".join(log_lines()) + "\n"
-    two = one.replace("11111111-2222", "33333333-4444").replace("shop", "store")
+    log_text = "\n".join(log_lines()) + "\n"
+    two = log_text.replace("11111111-2222", "33333333-4444").replace("shop", "store")
     for old in ("u1", "u2", "u3", "a1", "a2", "a3", "c1", "c2"):
         two = two.replace(f'"{old}"', f'"{old}x"').replace(f"msg_{old}", f"msg_{old}x")
-    (root / "logs" / "one.jsonl").write_text(one, "utf-8")
+    (root / "logs" / "one.jsonl").write_text(log_text, "utf-8")
     (root / "logs" / "two.jsonl").write_text(two, "utf-8")
     assert recompose("ingest", "logs", cwd=root).code == 0
     assert recompose("sites", cwd=root).code == 0
@@ -72,8 +72,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         root / "pairs.jsonl",
         [record_to_json(Preference(session_id="11111111-2222", turn=3, chosen=better))],
     )
-    said = recompose("build", "--build.pairs", "pairs.jsonl", cwd=root)
-    assert said.code == 0, said.err
+    result = recompose("build", "--build.pairs", "pairs.jsonl", cwd=root)
+    assert result.code == 0, result.err
     return root
 
 
@@ -99,9 +99,9 @@ def test_build_counts_every_channel_and_says_what_it_left_out(work: Path) -> Non
 
 def test_a_dry_run_of_build_counts_the_same_and_writes_nothing(work: Path) -> None:
     shutil.rmtree(work / "recompose" / "examples")
-    there = files(work)
+    files_before = files(work)
     dry = recompose("build", "--dry-run", "--json", cwd=work).value
-    assert files(work) == there
+    assert files(work) == files_before
     wet = recompose("build", "--json", cwd=work).value
     assert {k: dry[k] for k in ("examples", "views", "tokens")} == {
         k: wet[k] for k in ("examples", "views", "tokens")
@@ -114,20 +114,21 @@ def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
         for s in read_sessions(work / "recompose" / "sessions.jsonl")
     )
     between = f"{sum(numbers) / 2:.4f}"  # holds out one of the two
-    said = recompose("build", "--held_out.fraction", between, "--json", cwd=work)
+    result = recompose("build", "--held_out.fraction", between, "--json", cwd=work)
     assert (
-        said.value["held_out"]["by"] == "session"
-        and said.value["held_out"]["held_out_sessions"] == 1
+        result.value["held_out"]["by"] == "session"
+        and result.value["held_out"]["held_out_sessions"] == 1
     )
-    assert said.value["examples"] == 1 and said.value["skipped"]["session/held_out"] == 1
-    told = recompose("build", "--held_out.fraction", between, "--dry-run", cwd=work).out
-    assert "held out" in told and "by session, as there are fewer than 5 repositories" in " ".join(
-        told.split()
+    assert result.value["examples"] == 1 and result.value["skipped"]["session/held_out"] == 1
+    dry_run_output = recompose("build", "--held_out.fraction", between, "--dry-run", cwd=work).out
+    assert (
+        "held out" in dry_run_output
+        and "by session, as there are fewer than 5 repositories" in " ".join(dry_run_output.split())
     )
 
 
 @pytest.mark.parametrize(
-    ("fraction", "by", "words"),
+    ("fraction", "by", "message"),
     [
         ("0.01", "session", "none of 2"),
         ("0.9999", "auto", "all of 2"),
@@ -135,18 +136,20 @@ def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
     ],
 )
 def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training(
-    work: Path, fraction: str, by: str, words: str
+    work: Path, fraction: str, by: str, message: str
 ) -> None:
-    """It was told only after training, by an evaluation that found nothing to judge."""
-    there = files(work)
-    said = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
-    told = " ".join(said.err.split())
-    assert said.code == 1 and f"holds out {words}" in told and files(work) == there
-    smallest = f"{possible_fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
+    """This used to fail only after training, in an evaluation without anything to judge."""
+    files_before = files(work)
+    result = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
+    error_text = " ".join(result.err.split())
+    assert result.code == 1 and f"holds out {message}" in error_text and files(work) == files_before
+    sessions = read_sessions(work / "recompose" / "sessions.jsonl")
+    fractions = possible_fractions(split_unit(s, by="session") for s in sessions)
+    smallest = f"{fractions[0]:g}"
     assert (
-        'held_out.by = "session"' in told
+        'held_out.by = "session"' in error_text
         if by == "repository"
-        else f"held_out.fraction = {smallest}" in told
+        else f"held_out.fraction = {smallest}" in error_text
     )
     fixed = recompose(
         "build", "--held_out.fraction", smallest, "--held_out.by", "session", "--json", cwd=work
@@ -164,15 +167,15 @@ def test_a_run_has_the_split_of_its_examples(work: Path) -> None:
 
 
 def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> None:
-    said = recompose(*TRAIN, "--train.preference.weight", "0.5", "--json", cwd=work)
-    assert (said.code, said.err) == (0, "")
-    assert said.value["statuses"] == {
+    result = recompose(*TRAIN, "--train.preference.weight", "0.5", "--json", cwd=work)
+    assert (result.code, result.err) == (0, "")
+    assert result.value["statuses"] == {
         "policy": "off",
         "lm_ce": "active",
         "hint": "active",
         "preference": "active",
     }
-    run = Path(said.value["run"])
+    run = Path(result.value["run"])
     run = run if run.is_absolute() else work / run
     assert {"run.json", "resolved.json", "command.txt", "metrics.jsonl", "events.jsonl"} <= files(
         run
@@ -191,18 +194,19 @@ def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> No
 
 
 def test_a_dry_run_of_train_plans_and_writes_nothing(work: Path) -> None:
-    there = files(work)
-    said = recompose(*TRAIN, "--dry-run", "--json", cwd=work)
+    files_before = files(work)
+    result = recompose(*TRAIN, "--dry-run", "--json", cwd=work)
     assert (
-        said.value["plan"]["units"]["hint"] > 0 and said.value["plan"]["units"]["preference"] == 1
+        result.value["plan"]["units"]["hint"] > 0
+        and result.value["plan"]["units"]["preference"] == 1
     )
-    assert files(work) == there
+    assert files(work) == files_before
 
 
 def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Path) -> None:
     assert recompose("build", cwd=work).code == 0
-    said = recompose(*TRAIN, "--train.preference.weight", "0.5", cwd=work)
-    assert said.code == 1 and "preference" in said.err and "build.pairs" in said.err
+    result = recompose(*TRAIN, "--train.preference.weight", "0.5", cwd=work)
+    assert result.code == 1 and "preference" in result.err and "build.pairs" in result.err
     assert not (work / "recompose" / "runs").exists()
 
 
@@ -210,9 +214,9 @@ def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Pa
 def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(
     work: Path, flags: tuple[str, ...]
 ) -> None:
-    """In rows a pair counts twice its longer side, so it can be too long where every example
-    fits."""
-    there = files(work)
+    """In the rows layout a pair counts twice its longer side, so it can be too long even if every
+    example fits."""
+    files_before = files(work)
     data = load_dataset(work / "recompose" / "examples", tokenizer_sha256=None)
     (pair,), widest = (
         data.pairs,
@@ -220,14 +224,14 @@ def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(
     )
     needs = 2 * (len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids)))
     limit = ("--train.layout", "rows", "--train.micro_tokens", str(needs - 1))
-    said = recompose(*TRAIN, *limit, *flags, cwd=work)
-    assert needs > widest and said.code == 1 and f"pair {pair.id}" in said.err
+    result = recompose(*TRAIN, *limit, *flags, cwd=work)
+    assert needs > widest and result.code == 1 and f"pair {pair.id}" in result.err
     assert (
-        f"needs {needs} tokens" in said.err
-        and "train.micro_tokens" in said.err
-        and "build.max_tokens" in said.err
+        f"needs {needs} tokens" in result.err
+        and "train.micro_tokens" in result.err
+        and "build.max_tokens" in result.err
     )
-    assert files(work) == there
+    assert files(work) == files_before
     assert recompose(*TRAIN, "--train.micro_tokens", str(needs), "--dry-run", cwd=work).code == 0
 
 
@@ -244,8 +248,8 @@ def test_a_run_that_a_health_rule_stops_ends_with_exit_code_3(work: Path) -> Non
         "--train.batch_examples",
         "2",
     )
-    said = recompose("train", *flags, "--name", "wild", cwd=work)
-    assert said.code == 3 and "not finite" in said.err and "stopped" in said.err
+    result = recompose("train", *flags, "--name", "wild", cwd=work)
+    assert result.code == 3 and "not finite" in result.err and "stopped" in result.err
     assert (
         recompose("show", "run", "wild", "--json", cwd=work).value["state"] == "stopped:not_finite"
     )
@@ -262,21 +266,21 @@ def test_resume_goes_on_and_refuses_changed_settings(work: Path) -> None:
         "--train.checkpoint_every",
         "1",
     )
-    said = recompose(
+    result = recompose(
         *longer, "--resume", "recompose/runs/first", "--train.learning_rate", "0.5", cwd=work
     )
-    assert said.code == 1 and "learning_rate" in said.err
-    said = recompose(
+    assert result.code == 1 and "learning_rate" in result.err
+    result = recompose(
         *longer, "--resume", "recompose/runs/latest", "--accept-changes", "--json", cwd=work
     )
-    assert said.code == 0 and said.value["steps"] == 4
+    assert result.code == 0 and result.value["steps"] == 4
     # the refused launch is on record
     assert recompose("show", "run", "first", "--json", cwd=work).value["attempts"] == 3
 
 
 def test_another_student_than_the_one_built_for_is_refused(work: Path) -> None:
-    said = recompose(*TRAIN, "--student.model", "./elsewhere", cwd=work)
-    assert said.code == 1 and "Traceback" not in said.err
+    result = recompose(*TRAIN, "--student.model", "./elsewhere", cwd=work)
+    assert result.code == 1 and "Traceback" not in result.err
 
 
 def test_an_example_is_shown_token_by_token(work: Path) -> None:
@@ -300,22 +304,22 @@ def test_an_example_is_shown_token_by_token(work: Path) -> None:
 
 
 def test_examples_that_hold_a_forgotten_session_are_removed_and_never_used(work: Path) -> None:
-    kept = work / "kept"
-    shutil.copytree(work / "recompose" / "examples", kept)
-    said = recompose("ingest", "--forget", "11111111-2222", cwd=work)
+    backup = work / "kept"
+    shutil.copytree(work / "recompose" / "examples", backup)
+    result = recompose("ingest", "--forget", "11111111-2222", cwd=work)
     assert (
-        said.code == 0
-        and "recompose build makes it anew" in said.out
+        result.code == 0
+        and "recompose build makes it anew" in result.out
         and not (work / "recompose" / "examples").exists()
     )
-    shutil.copytree(kept, work / "recompose" / "examples")
-    for words in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
-        said = recompose(*words, cwd=work)
+    shutil.copytree(backup, work / "recompose" / "examples")
+    for argv in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
+        result = recompose(*argv, cwd=work)
         assert (
-            said.code == 1
-            and "forgotten since: 11111111-2222" in said.err
-            and "recompose build" in said.err
-        ), words
+            result.code == 1
+            and "forgotten since: 11111111-2222" in result.err
+            and "recompose build" in result.err
+        ), argv
     assert not (work / "recompose" / "runs").exists()
 
 
@@ -331,14 +335,14 @@ def test_a_pair_is_shown_side_by_side(work: Path) -> None:
 
 
 def test_show_example_before_build_names_the_command(tmp_path: Path) -> None:
-    said = recompose("show", "example", cwd=tmp_path)
-    assert said.code == 1 and "recompose build" in said.err
+    result = recompose("show", "example", cwd=tmp_path)
+    assert result.code == 1 and "recompose build" in result.err
 
 
 def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) -> None:
-    there = files(work)
+    files_before = files(work)
     dry = recompose("hints", "--audit", "--dry-run", "--json", cwd=work)
-    assert dry.code == 0 and files(work) == there
+    assert dry.code == 0 and files(work) == files_before
     value = recompose("hints", "--audit", "--json", cwd=work).value
     assert (
         json.loads((work / "recompose" / "audit.json").read_text("utf-8"))
@@ -354,7 +358,7 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
 
 
 def test_the_audit_counts_the_hints_that_could_not_be_built(work: Path) -> None:
-    """What does not fit was dropped without a word: "4 sites" where there were 17 hints."""
+    """Hints that do not fit used to be dropped silently: "4 sites" for 17 hints."""
     hints = [
         json.loads(line)
         for line in (work / "recompose" / "hints.jsonl").read_text("utf-8").splitlines()
@@ -368,8 +372,10 @@ def test_the_audit_counts_the_hints_that_could_not_be_built(work: Path) -> None:
 
 
 def test_an_audit_without_any_view_says_what_became_of_the_hints(work: Path) -> None:
-    said = recompose("hints", "--audit", "--build.max-tokens", "100", cwd=work)
-    assert said.code == 1 and "none of 2 hints could be built into a view: too_long 2" in said.err
+    result = recompose("hints", "--audit", "--build.max-tokens", "100", cwd=work)
+    assert (
+        result.code == 1 and "none of 2 hints could be built into a view: too_long 2" in result.err
+    )
 
 
 def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
@@ -385,8 +391,10 @@ def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
     by which it is."""
     settings = HeldOutSettings(fraction=0.5, by="session")
     named = [(f"sess-{n}", is_held_out(session(f"sess-{n}"), settings=settings)) for n in range(20)]
-    kept, out = (next(name for name, held in named if held is wanted) for wanted in (False, True))
-    pair = session(kept, text="plainly kept"), session(out, text="zyxwvut " * 9)
+    trained_session, out = (
+        next(name for name, held in named if held is wanted) for wanted in (False, True)
+    )
+    pair = session(trained_session, text="plainly kept"), session(out, text="zyxwvut " * 9)
     fill(work, pair)
     return *pair, settings
 
@@ -395,29 +403,29 @@ def test_the_tiny_tokenizer_never_sees_a_held_out_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, settings = two_sessions(tmp_path)
-    seen: list[str] = []
+    recorded: list[str] = []
     monkeypatch.setattr(
         "composer_replication.cli.student_tokenizer.train_tiny_tokenizer",
-        lambda texts: seen.extend(texts),
+        lambda texts: recorded.extend(texts),
     )
     make_tokenizer(Config(held_out=settings), tmp_path / "sessions.jsonl")
-    assert any("plainly kept" in text for text in seen) and not any(
-        "zyxwvut" in text for text in seen
+    assert any("plainly kept" in text for text in recorded) and not any(
+        "zyxwvut" in text for text in recorded
     )
 
 
 def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, out, settings = two_sessions(tmp_path / "recompose")
+    trained_session, out, settings = two_sessions(tmp_path / "recompose")
     flags = ("hints", "--audit", "--json", "--held_out.by", settings.by, "--held_out.fraction")
     asked: list[tuple[set[str], Any]] = []
 
     def spying(
-        model: Any, examples: list[TrainingExample], *, device: Any = "cpu", **how: Any
+        model: Any, examples: list[TrainingExample], *, device: Any = "cpu", **kwargs: Any
     ) -> Any:
         asked.append(({e.session_id for e in examples}, device))
-        return audit_hints(model, examples, device="cpu", **how)
+        return audit_hints(model, examples, device="cpu", **kwargs)
 
     moved: list[Any] = []
 
@@ -430,14 +438,23 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("transformers.PreTrainedModel.to", to)
     assert recompose(*flags, "0", cwd=tmp_path).code == 0
-    assert asked == [({kept.id}, "cpu"), ({kept.id, out.id}, "cuda")] and moved[-1] == "cuda"
+    assert (
+        asked == [({trained_session.id}, "cpu"), ({trained_session.id, out.id}, "cuda")]
+        and moved[-1] == "cuda"
+    )
 
 
 def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:
     shared = {
-        **os.environ, "PYTHONPATH": str(repository_root / "src"), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": str(repository_root / "src"),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     command = [sys.executable, "-m", "composer_replication.cli", *TRAIN]
     ranks = [
         subprocess.Popen(
@@ -450,12 +467,12 @@ def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_
         for r in range(2)
     ]
     try:
-        said = [process.communicate(timeout=120)[0] for process in ranks]
+        outputs = [process.communicate(timeout=120)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()
     assert [process.returncode for process in ranks] == [0, 0]
-    assert "step=2" in said[0] and not said[1].strip()
+    assert "step=2" in outputs[0] and not outputs[1].strip()
     (run,) = (path for path in (work / "recompose" / "runs").iterdir() if path.name != "latest")
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
     assert '"ranks":2' in (run / "events.jsonl").read_text()

@@ -1,5 +1,5 @@
-"""`train` with rollouts.env: no data set is needed, the plan says what is played, and each step has
-one line."""
+"""`train` with rollouts.env: it needs no data set, the plan names the rollouts, and each step
+prints one line."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def work(tmp_path: Path) -> Path:
 
 
 def test_the_plan_says_what_is_played_and_plays_nothing(work: Path) -> None:
-    there = files(work)
+    files_before = files(work)
     dry = recompose("train", "--dry-run", cwd=work)
     assert (
         dry.code == 0
         and "4 rollouts a step in 'workshop' (2 tasks x 2)" in dry.out
         and "at most 32 sites a step" in dry.out
     )
-    assert files(work) == there
+    assert files(work) == files_before
     plan = recompose("train", "--dry-run", "--json", cwd=work).value["plan"]
     assert (
         plan["rollouts_per_step"] == 4
@@ -70,7 +70,7 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
     views = (SimpleNamespace(target_ids=(1, 2, 3)),)
     example = SimpleNamespace(actions=(), lm_spans=((0, 4),), hints=views, anchored=())
     data: Any = SimpleNamespace(examples=(example,), pairs=())
-    for rollouts, weight, units, told in (
+    for rollouts, weight, units, message in (
         ({"env": "workshop"}, 0, 0, "hint 1.0 0 imported at most 32 sites a step of rollouts"),
         ({"env": "workshop"}, 1, 3, "hint 1.0 3 imported at most 32 sites a step of rollouts"),
         ({}, 1, 3, "hint 1.0 3"),
@@ -81,17 +81,19 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
         screen = Screen(console=Console(file=io.StringIO(), width=120))
         job: Any = SimpleNamespace(config=config, screen=screen)
         assert show_plan(job, data)["units"]["hint"] == units
-        said = cast("io.StringIO", screen.console.file).getvalue()
-        (line,) = [" ".join(line.split()) for line in said.splitlines() if line.startswith("hint")]
-        assert line == told
+        output = cast("io.StringIO", screen.console.file).getvalue()
+        (line,) = [
+            " ".join(line.split()) for line in output.splitlines() if line.startswith("hint")
+        ]
+        assert line == message
 
 
 def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
     assert recompose("train", "--name", "first one", "--train.steps", "1", cwd=work).code == 0
-    words = shlex.split(
+    argv = shlex.split(
         (work / "recompose" / "runs" / "first one" / "command.txt").read_text("utf-8")
     )
-    assert words[:4] == ["recompose", "train", "--name", "first one"]
+    assert argv[:4] == ["recompose", "train", "--name", "first one"]
 
 
 def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:
@@ -114,15 +116,14 @@ def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:
 
 
 def test_a_run_without_a_data_set(work: Path) -> None:
-    said = recompose("train", cwd=work)
-    assert said.code == 0, said.err
-    lines = [line for line in said.out.splitlines() if line.startswith(" step=")]
+    result = recompose("train", cwd=work)
+    assert result.code == 0, result.err
+    lines = [row for row in result.out.splitlines() if row.startswith(" step=")]
     assert len(lines) == 2 and all(
-        "success=" in line and "kl=" in line and "sites=" in line and "eta=" in line
-        for line in lines
+        "success=" in row and "kl=" in row and "sites=" in row and "eta=" in row for row in lines
     )
     (run,) = (work / "recompose" / "runs").glob("20*")
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    metrics = [json.loads(row) for row in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [m["rollouts/episodes"] for m in metrics] == [4.0, 4.0] and "health/monitor" in metrics[
         0
     ]
@@ -130,15 +131,15 @@ def test_a_run_without_a_data_set(work: Path) -> None:
 
 
 def test_a_channel_that_nothing_feeds_is_refused(work: Path) -> None:
-    said = recompose("train", "--train.lm_ce.weight", "1", "--dry-run", cwd=work)
-    assert said.code == 1 and "channel lm_ce has weight 1.0" in said.err
-    said = recompose("train", "--rollouts.env", "", "--dry-run", cwd=work)
-    assert said.code == 1 and "no examples" in said.err
+    result = recompose("train", "--train.lm_ce.weight", "1", "--dry-run", cwd=work)
+    assert result.code == 1 and "channel lm_ce has weight 1.0" in result.err
+    result = recompose("train", "--rollouts.env", "", "--dry-run", cwd=work)
+    assert result.code == 1 and "no examples" in result.err
 
 
 def test_the_placebo_is_named_in_the_plan(work: Path) -> None:
-    said = recompose("train", "--train.placebo", '["permuted_rewards"]', "--dry-run", cwd=work)
-    assert said.code == 0 and "permuted_rewards: nothing about these can be learnt" in said.out
+    result = recompose("train", "--train.placebo", '["permuted_rewards"]', "--dry-run", cwd=work)
+    assert result.code == 0 and "permuted_rewards: nothing about these can be learnt" in result.out
 
 
 def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> None:
@@ -149,7 +150,7 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         "hint/grad_norm": 0.02,
         "policy/status": "off",
     }
-    line = {
+    step_metrics = {
         "step": 3,
         "rollouts/success": 0.25,
         "sites/found": 9,
@@ -158,7 +159,7 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         **channel,
     }
     assert (
-        step_text(line, left_s=75)
+        step_text(step_metrics, left_s=75)
         == "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02"
         " | eta=1m15s"
     )

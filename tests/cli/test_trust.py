@@ -1,5 +1,5 @@
-"""A settings file may come from a stranger: what in it runs, sends or reaches out of its folder
-counts only once it is trusted."""
+"""A settings file may come from a stranger: settings that run code, send data or leave the folder
+count only after `recompose trust`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from composer_replication.core.rundir import create_run, open_run
 from composer_replication.data.curate.recipe import load_recipe
 from tests.cli.test_ingest import log_lines
 from tests.cli.test_verbs import on_a_terminal
-from tests.cli.workspace import Said, files, fill, recompose, session
+from tests.cli.workspace import CliResult, files, fill, recompose, session
 
 HARMLESS_FILE = (
     'seed = 11\nwork_dir = "out"\n[ingest]\nscanner = []\nlogs = ["logs"]\nredact_words ='
@@ -36,7 +36,7 @@ MARK = "import pathlib, sys\npathlib.Path({mark!r}).write_text('ran')\n"
 
 @pytest.fixture(autouse=True)
 def nobody_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The list of a user who has trusted nothing; returns its path."""
+    """Set the trust list of a user who has trusted nothing; return its path."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path / "config" / "recompose" / "trusted.json"
@@ -58,7 +58,7 @@ def strange(tmp_path: Path) -> Path:
     return folder
 
 
-def call(*argv: str, cwd: Path) -> Said:
+def call(*argv: str, cwd: Path) -> CliResult:
     return recompose(*argv, cwd=cwd, trusting=False)
 
 
@@ -77,7 +77,7 @@ def ran(tmp_path: Path) -> bool:
 
 
 def powers(text: str, tmp_path: Path) -> list[str]:
-    """What is refused in a file of this text."""
+    """The refused settings of a file with this text."""
     file = settings(tmp_path, text)
     try:
         load_config([file], start=tmp_path)
@@ -86,11 +86,11 @@ def powers(text: str, tmp_path: Path) -> list[str]:
     return []
 
 
-# ---- what is a power ----
+# ---- which settings are powers ----
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             '[ingest]\nscanner = ["sh", "-c", "id"]',
@@ -125,24 +125,24 @@ def powers(text: str, tmp_path: Path) -> list[str]:
     ],
 )
 def test_what_a_file_could_do_is_refused_by_line_setting_and_value(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, expected: str
 ) -> None:
-    (found,) = powers(text + "\n", tmp_path)
-    assert found.startswith(said)
+    (power,) = powers(text + "\n", tmp_path)
+    assert power.startswith(expected)
 
 
 def test_a_teacher_is_told_with_its_host_and_the_variable_that_would_be_sent(
     tmp_path: Path,
 ) -> None:
-    (told,) = powers(
+    (power,) = powers(
         '[replay.teacher.kimi]\nmodel = "m"\nbase_url = "https://collect.example/v1"\n', tmp_path
     )
     assert (
-        told.startswith("line 1: replay.teacher sends")
-        and '"https://collect.example/v1" with the key in $OPENROUTER_API_KEY' in told
+        power.startswith("line 1: replay.teacher sends")
+        and '"https://collect.example/v1" with the key in $OPENROUTER_API_KEY' in power
     )
-    (told,) = powers('[replay.teacher.a]\nmodel = "m"\nkey_env = "MY_API_KEY"\n', tmp_path)
-    assert "openrouter.ai" in told and "$MY_API_KEY" in told
+    (power,) = powers('[replay.teacher.a]\nmodel = "m"\nkey_env = "MY_API_KEY"\n', tmp_path)
+    assert "openrouter.ai" in power and "$MY_API_KEY" in power
 
 
 def test_every_setting_that_holds_text_was_looked_at() -> None:
@@ -155,8 +155,8 @@ def test_a_file_of_numbers_and_names_works_without_a_question(
     strange: Path, tmp_path: Path
 ) -> None:
     settings(strange, HARMLESS_FILE)
-    said = call("ingest", "logs", "--json", cwd=strange)
-    assert said.code == 0 and said.value["settings_read"]["files"][0]["trust"] == "harmless"
+    result = call("ingest", "logs", "--json", cwd=strange)
+    assert result.code == 0 and result.value["settings_read"]["files"][0]["trust"] == "harmless"
     assert (strange / "out" / "sessions.jsonl").exists() and not (tmp_path / "config").exists()
 
 
@@ -167,20 +167,20 @@ def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: 
     (strange / "src").mkdir()
     (strange / "src" / "main.py").write_text("", "utf-8")
     settings(strange, f'work_dir = "{work}"\n')
-    for words in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", *words], cwd=strange, check=True)
+    for argv in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *argv], cwd=strange, check=True)
     before = files(strange)
-    said = call("ingest", "logs", cwd=strange)
-    assert said.code == 1 and "can get into a commit" in said.err and files(strange) == before
+    result = call("ingest", "logs", cwd=strange)
+    assert result.code == 1 and "can get into a commit" in result.err and files(strange) == before
     assert call("ingest", "logs", "-o", "own", cwd=strange).code == 0
-    told = subprocess.run(
+    status = subprocess.run(
         ["git", "status", "--porcelain", "-uall"],
         cwd=strange,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert "own/" not in told
+    assert "own/" not in status
 
 
 def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
@@ -190,30 +190,30 @@ def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
     settings(folder, "seed = 3\n[replay]\nmax_usd = 1\n")
     refused = call("ingest", "logs", cwd=folder)
     assert refused.code == 1
-    said = [
+    results = [
         refused,
         *(
-            call(*words, "--trust-settings", cwd=folder)
-            for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])
+            call(*argv, "--trust-settings", cwd=folder)
+            for argv in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])
         ),
     ]
-    said += [
+    results += [
         call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent)
         for more in ([], ["--dry-run"])
     ]
-    assert [one.code for one in said[1:]] == [0] * 6
-    for one in said:
-        shown = one.out + one.err
+    assert [result.code for result in results[1:]] == [0] * 6
+    for result in results:
+        shown = result.out + result.err
         assert "\x1b[31m" not in shown
         assert not any(
             line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines()
         )
-    assert "a␊ settings  recompose.toml" in said[1].out
+    assert "a␊ settings  recompose.toml" in results[1].out
 
 
 def test_values_are_shown_in_ascii_so_that_nothing_hides(tmp_path: Path) -> None:
-    (told,) = powers('[ingest]\nscanner = ["sh\\u001b[8m", "\\u202exe"]\n', tmp_path)
-    assert told.endswith(r'runs ["sh\u001b[8m", "\u202exe"]')
+    (power,) = powers('[ingest]\nscanner = ["sh\\u001b[8m", "\\u202exe"]\n', tmp_path)
+    assert power.endswith(r'runs ["sh\u001b[8m", "\u202exe"]')
 
 
 def test_links_are_followed_before_it_is_said_where_a_path_leads(tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
     for text in (None, "seed = 3\n"):
         if text:
             settings(strange, text)
-        said = call("sites", cwd=strange)
-        assert said.code == 1 and "outside of this folder" in " ".join(
-            said.err.replace("│", " ").split()
+        result = call("sites", cwd=strange)
+        assert result.code == 1 and "outside of this folder" in " ".join(
+            result.err.replace("│", " ").split()
         )
     assert call("sites", "-o", "recompose", cwd=strange).code == 0
 
@@ -244,7 +244,7 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
 # ---- refused, whatever the verb, also with --dry-run, also from above ----
 
 
-@pytest.mark.parametrize("how", [(), ("--dry-run",), ("--json",), ("--quiet",)])
+@pytest.mark.parametrize("flags", [(), ("--dry-run",), ("--json",), ("--quiet",)])
 @pytest.mark.parametrize(
     ("verb", "text"),
     [
@@ -256,19 +256,19 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
     ],
 )
 def test_nothing_of_a_strange_file_runs(
-    strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, how: tuple[str, ...]
+    strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, flags: tuple[str, ...]
 ) -> None:
     file = settings(strange, text.replace("{python}", sys.executable))
     (strange / "deep" / "er").mkdir(parents=True)
     (strange / "deep" / "er" / "logs").symlink_to(strange / "logs")
     for cwd, named in ((strange, ()), (strange / "deep" / "er", ()), (tmp_path, ("-c", str(file)))):
-        said = call(*verb, *how, *named, cwd=cwd)
-        told = " ".join((said.err + said.out).replace("│", " ").split())
-        assert said.code == 1 and not ran(tmp_path), told
+        result = call(*verb, *flags, *named, cwd=cwd)
+        message = " ".join((result.err + result.out).replace("│", " ").split())
+        assert result.code == 1 and not ran(tmp_path), message
         assert (
-            "is not trusted" in told
-            and text.split(" =")[0].partition("\n")[0].strip("[]") in told
-            and "recompose trust" in told
+            "is not trusted" in message
+            and text.split(" =")[0].partition("\n")[0].strip("[]") in message
+            and "recompose trust" in message
         )
 
 
@@ -277,18 +277,18 @@ def test_what_is_trusted_runs_and_is_told_before_it_does(
 ) -> None:
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("sites", cwd=strange).code == 1
-    said = call("trust", cwd=strange)
+    result = call("trust", cwd=strange)
     assert (
-        said.code == 0
-        and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in said.out
+        result.code == 0
+        and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in result.out
     )
     assert (
         nobody_is_trusted.stat().st_mode & 0o777 == 0o600
         and nobody_is_trusted.parent.stat().st_mode & 0o777 == 0o700
     )
-    said = call("sites", cwd=strange)
-    assert said.code == 0 and ran(tmp_path) and f"settings  {file}  (trusted)" in said.out
-    assert said.out.index("runs") < said.out.index("mistaken messages")
+    result = call("sites", cwd=strange)
+    assert result.code == 0 and ran(tmp_path) and f"settings  {file}  (trusted)" in result.out
+    assert result.out.index("runs") < result.out.index("mistaken messages")
     read = call("sites", "--json", cwd=strange).value["settings_read"]
     assert (
         read["runs"] == [f'"{strange}/evil.py:find"  (sites)']
@@ -305,11 +305,11 @@ def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: 
     assert call("sites", cwd=strange).code == 1
     settings(strange, text)
     assert call("sites", "--dry-run", cwd=strange).code == 0
-    other = tmp_path / "other"
-    fill(other / "recompose", [session()])
-    settings(other, text)
-    said = call("sites", cwd=other)
-    assert said.code == 1 and "is not trusted" in said.err
+    other_folder = tmp_path / "other"
+    fill(other_folder / "recompose", [session()])
+    settings(other_folder, text)
+    result = call("sites", cwd=other_folder)
+    assert result.code == 1 and "is not trusted" in result.err
     assert call("trust", "--forget", cwd=strange).code == 0
     assert call("sites", cwd=strange).code == 1
 
@@ -318,11 +318,11 @@ def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path
     """Its relative paths would name other files there."""
     file = settings(strange, '[ingest]\nscanner = ["true"]\n')
     assert call("trust", str(file), cwd=tmp_path).code == 0 and call("sites", cwd=strange).code == 0
-    other = tmp_path / "other"
-    fill(other / "recompose", [session()])
-    (other / "recompose.toml").symlink_to(file)
-    said = call("sites", cwd=other)
-    assert said.code == 1 and "is not trusted" in said.err
+    other_folder = tmp_path / "other"
+    fill(other_folder / "recompose", [session()])
+    (other_folder / "recompose.toml").symlink_to(file)
+    result = call("sites", cwd=other_folder)
+    assert result.code == 1 and "is not trusted" in result.err
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path
 def test_a_program_beside_the_file_is_trusted_as_it_was(
     strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, program: str
 ) -> None:
-    """After a pull the settings may be the same, and what they name another program."""
+    """After a pull the settings may be unchanged while a program that they name has changed."""
     (strange / "scan.sh").write_text("#!/bin/sh\nexit 0\n")
     (strange / "scan.sh").chmod(0o755)
     (strange / "mine").mkdir()
@@ -350,14 +350,14 @@ def test_a_program_beside_the_file_is_trusted_as_it_was(
     (tmp_path / "mark").unlink(missing_ok=True)
     with (strange / program).open("a") as stream:
         stream.write(f"\ntouch {tmp_path / 'mark'}\n" if program == "scan.sh" else "\n# changed\n")
-    said = call(*verb, cwd=strange)
-    assert said.code == 1 and "is not trusted" in said.err and not ran(tmp_path)
+    result = call(*verb, cwd=strange)
+    assert result.code == 1 and "is not trusted" in result.err and not ran(tmp_path)
 
 
 def test_a_command_of_the_file_names_programs_beside_the_file(
     strange: Path, tmp_path: Path
 ) -> None:
-    """And never what happens to lie in the folder that somebody stands in."""
+    """A file of that name in the current folder is never used instead."""
     below = strange / "vendor"
     below.mkdir()
     for folder, code in ((strange, "exit 0"), (below, f"touch {tmp_path / 'mark'}")):
@@ -384,8 +384,8 @@ VERB_OF = {"sites": ("sites",), "hints": ("hints",), "rollouts": ("train", "--dr
 def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
     strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, package: bool
 ) -> None:
-    """The call came from a subfolder with a mine.py of its own, and "." was on PYTHONPATH: that one
-    ran, under "(trusted)"."""
+    """The call came from a subfolder that has its own mine.py, and "." was on PYTHONPATH: that file
+    ran, reported as "(trusted)"."""
     name = f"mine_{key.replace('.', '_')}_{package}"
     below = strange / "sub"
     for folder, code in ((strange, FIND), (below, MARK.format(mark=str(tmp_path / "mark")) + FIND)):
@@ -395,8 +395,8 @@ def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
     settings(strange, NAMED[key].format(f"{name}.kinds" if package else name))
     assert call("trust", cwd=strange).code == 0
     monkeypatch.syspath_prepend(str(below))
-    said = call(*VERB_OF[key.partition(".")[0]], cwd=below)
-    assert said.code == 1 and "Python would run" in flat(said.err) and not ran(tmp_path)
+    result = call(*VERB_OF[key.partition(".")[0]], cwd=below)
+    assert result.code == 1 and "Python would run" in flat(result.err) and not ran(tmp_path)
     monkeypatch.syspath_prepend(str(strange))
     importlib.invalidate_caches()
     assert "Python would run" not in flat(
@@ -429,7 +429,7 @@ def test_a_file_that_a_recipe_names_is_the_one_beside_the_recipe(tmp_path: Path)
 def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(
     strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A .pyc that a project ships is not among what was hashed."""
+    """A .pyc that a project ships is not part of the hashed files."""
     file, spoiled = strange / "cached_kinds.py", tmp_path / "spoiled.py"
     file.write_text(FIND, "utf-8")
     spoiled.write_text(MARK.format(mark=str(tmp_path / "mark")) + FIND, "utf-8")
@@ -443,8 +443,8 @@ def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(
     settings(strange, NAMED["sites.detectors"].format("cached_kinds"))
     monkeypatch.syspath_prepend(str(strange))
     assert call("trust", cwd=strange).code == 0
-    said = call("sites", cwd=strange)
-    assert said.code == 0 and not ran(tmp_path), said.err
+    result = call("sites", cwd=strange)
+    assert result.code == 0 and not ran(tmp_path), result.err
 
 
 def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,9 +453,9 @@ def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.Mon
     opened: list[Path] = []
     plain = Path.open
 
-    def counted(self: Path, *args: Any, **how: Any) -> Any:
+    def counted(self: Path, *args: Any, **kwargs: Any) -> Any:
         opened.extend([self] if self.name == "recompose.toml" else [])
-        return plain(self, *args, **how)
+        return plain(self, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", counted)
     assert load_config(start=strange).sources[0].sha256 == hashlib.sha256(b"seed = 3\n").hexdigest()
@@ -472,8 +472,8 @@ def test_the_variable_of_ci_takes_whole_hashes_only(
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for wrong in ("1", "true", "all", digest[:16], f"{digest},*"):
         monkeypatch.setenv(VARIABLE, wrong)
-        said = call("sites", cwd=strange)
-        assert said.code == 1 and "is no SHA-256" in said.err and not ran(tmp_path)
+        result = call("sites", cwd=strange)
+        assert result.code == 1 and "is no SHA-256" in result.err and not ran(tmp_path)
     monkeypatch.setenv(VARIABLE, "0" * 64)
     assert "is not trusted" in call("sites", cwd=strange).err
     monkeypatch.setenv(VARIABLE, f"{'0' * 64}, {digest.upper()}")
@@ -485,11 +485,11 @@ def test_the_variable_of_ci_takes_whole_hashes_only(
 
 def test_the_flag_is_for_one_call(strange: Path, nobody_is_trusted: Path) -> None:
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
-    said = call("sites", "--trust-settings", cwd=strange)
+    result = call("sites", "--trust-settings", cwd=strange)
     assert (
-        said.code == 0
-        and "(--trust-settings)" in said.out
-        and "show session --trust-settings" in said.out
+        result.code == 0
+        and "(--trust-settings)" in result.out
+        and "show session --trust-settings" in result.out
     )
     assert not nobody_is_trusted.exists() and call("sites", cwd=strange).code == 1
 
@@ -503,21 +503,21 @@ def test_flags_are_the_users_own_and_take_the_files_place(strange: Path, tmp_pat
     assert call("sites", "--sites.detectors", "tool_error", cwd=strange).code == 0
     # a flag is laid over a table, and leaves the rest of it
     settings(strange, '[hints.writers]\nfile_missing = "evil.py:find"\n')
-    said = call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange)
-    assert said.code == 1 and "is not trusted" in said.err
+    result = call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange)
+    assert result.code == 1 and "is not trusted" in result.err
 
 
 def test_a_terminal_is_asked_once_and_no_is_no(strange: Path, tmp_path: Path) -> None:
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
-    told = on_a_terminal("sites", cwd=strange, typed="n\n")
+    output = on_a_terminal("sites", cwd=strange, typed="n\n")
     assert (
-        f'sites.detectors runs the Python of "{strange}/evil.py:find"' in told
-        and "[y/N]" in told
-        and "not trusted" in told
+        f'sites.detectors runs the Python of "{strange}/evil.py:find"' in output
+        and "[y/N]" in output
+        and "not trusted" in output
         and not ran(tmp_path)
     )
-    told = on_a_terminal("sites", "--dry-run", cwd=strange, typed="y\n")
-    assert "[y/N]" not in told and not ran(tmp_path)
+    output = on_a_terminal("sites", "--dry-run", cwd=strange, typed="y\n")
+    assert "[y/N]" not in output and not ran(tmp_path)
     assert "[y/N]" in on_a_terminal("sites", cwd=strange, typed="y\n") and ran(tmp_path)
     assert "[y/N]" not in on_a_terminal("sites", cwd=strange)
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n# changed\n')
@@ -534,7 +534,10 @@ def test_doctor_and_init_work_beside_a_strange_file_and_read_nothing_of_it(
     strange: Path, tmp_path: Path
 ) -> None:
     settings(strange, 'work_dir = "/srv/x"\n[ingest]\nlogs = ["/"]\n')
-    findings = {one["name"]: one for one in call("doctor", "--json", cwd=strange).value["findings"]}
+    findings = {
+        finding["name"]: finding
+        for finding in call("doctor", "--json", cwd=strange).value["findings"]
+    }
     assert (
         "not trusted" in findings["settings"]["found"]
         and findings["settings"]["fix"] == "recompose trust"
@@ -552,8 +555,8 @@ def test_a_list_that_others_can_write_or_that_is_damaged_is_not_believed(
     assert call("trust", cwd=strange).code == 0
     for mode in (0o666, 0o620, 0o602):  # everybody, a group, all others
         nobody_is_trusted.chmod(mode)
-        said = call("sites", cwd=strange)
-        assert said.code == 1 and "others can write" in said.err
+        result = call("sites", cwd=strange)
+        assert result.code == 1 and "others can write" in result.err
     nobody_is_trusted.chmod(0o600)
     assert call("sites", "--dry-run", cwd=strange).code == 0
     for damage in ("{", "[]", json.dumps({"trusted": [str(file)]})):
@@ -592,8 +595,10 @@ def test_a_models_key_may_be_named(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "gh_token", "NPM_TOKEN", "STRIPE_API_KEY", "DATABASE_URL", "HOME", "SSH_AUTH_SOCK", "PATH",
-     "DJANGO_SECRET_KEY", "PRIVATE_KEY", "CI_JOB_TOKEN", "PGPASSWORD", "SLACK_BOT_TOKEN", "KEY PATH", "REFRESH_TOKEN", "JWT_KEY"],
+    ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "gh_token", "NPM_TOKEN", "STRIPE_API_KEY",
+     "DATABASE_URL", "HOME", "SSH_AUTH_SOCK", "PATH",
+     "DJANGO_SECRET_KEY", "PRIVATE_KEY", "CI_JOB_TOKEN", "PGPASSWORD", "SLACK_BOT_TOKEN",
+     "KEY PATH", "REFRESH_TOKEN", "JWT_KEY"],
 )  # fmt: skip
 def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path, name: str) -> None:
     assert not may_be_a_models_key(name)
@@ -618,10 +623,14 @@ def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path,
 
 
 def test_replay_says_to_which_host_with_which_variable(strange: Path) -> None:
-    settings(strange, '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n[replay.teacher.mine]\nmodel = "acme/m"\n'
-             'base_url = "http://localhost:1/v1"\nkey_env = ""\n')  # fmt: skip
-    said = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
-    assert said.value["settings_read"]["sends"] == [
+    settings(
+        strange,
+        '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n'
+        '[replay.teacher.mine]\nmodel = "acme/m"\n'
+        'base_url = "http://localhost:1/v1"\nkey_env = ""\n',
+    )
+    result = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
+    assert result.value["settings_read"]["sends"] == [
         'your sessions, redacted, to "mine" at http://localhost:1 without a key',
         (
             'your sessions, redacted, to "glm" at https://openrouter.ai with the key in'
@@ -660,7 +669,7 @@ def test_programs_and_detectors_see_no_keys(
     }
 
 
-# ---- relatives: what else in a stranger's folder could run ----
+# ---- other things in a stranger's folder that could run ----
 
 
 def test_a_file_called_default_is_no_recipe(

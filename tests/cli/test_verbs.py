@@ -1,5 +1,5 @@
-"""The command line itself: usage errors, boxes, exit codes, what happens without PyTorch, and that
-`init` and `doctor` tell the truth."""
+"""The command line itself: usage errors, boxes, exit codes, behaviour without PyTorch, and correct
+`init` and `doctor`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from tests.cli.workspace import HOSTILE, files, fill, recompose, session
 
 NO_TORCH = """
 import sys
-sys.modules.update(dict.fromkeys(("torch", "transformers", "accelerate", "peft", "tokenizers", "safetensors", "numpy", "jinja2")))
+packages = "torch transformers accelerate peft tokenizers safetensors numpy jinja2"
+sys.modules.update(dict.fromkeys(packages.split()))
 from composer_replication.cli.console import Screen
 from composer_replication.cli.main import run
 sys.exit(run(sys.argv[1:]))
@@ -58,10 +59,10 @@ def test_help_lists_every_verb_in_the_order_of_the_pipeline(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_the_common_flags(tmp_path: Path, verb: str) -> None:
-    said = recompose(verb, "--help", cwd=tmp_path)
-    assert said.code == 0
+    result = recompose(verb, "--help", cwd=tmp_path)
+    assert result.code == 0
     assert all(
-        flag in said.out
+        flag in result.out
         for flag in ("--json", "--dry-run", "--config", "--out", "--quiet", "--verbose", "--debug")
     )
 
@@ -79,10 +80,12 @@ def test_every_verb_has_help_with_the_common_flags(tmp_path: Path, verb: str) ->
 def test_a_mistyped_verb_or_flag_is_a_usage_error_with_a_guess(
     tmp_path: Path, typed: list[str]
 ) -> None:
-    said = recompose(*typed, cwd=tmp_path)
-    told = (said.value["error"]["fix"] if said.out else said.err).lower()
-    assert said.code == 2
-    assert "did you mean" in told and any(word in told for word in ('"train"', "--json", '"steps"'))
+    result = recompose(*typed, cwd=tmp_path)
+    message = (result.value["error"]["fix"] if result.out else result.err).lower()
+    assert result.code == 2
+    assert "did you mean" in message and any(
+        word in message for word in ('"train"', "--json", '"steps"')
+    )
 
 
 def test_a_setting_without_a_value_is_a_usage_error(tmp_path: Path) -> None:
@@ -95,20 +98,21 @@ def test_a_wrong_value_in_a_flag_is_a_usage_error_and_in_a_file_a_fixable_one(
 ) -> None:
     assert recompose("doctor", "--train.steps", "many", cwd=tmp_path).code == 2
     (tmp_path / "recompose.toml").write_text('[train]\nsteps = "many"\n', "utf-8")
-    said = recompose("doctor", cwd=tmp_path)
-    assert said.code == 1 and "recompose.toml:2" in said.err and "train.steps" in said.err
+    result = recompose("doctor", cwd=tmp_path)
+    assert result.code == 1 and "recompose.toml:2" in result.err and "train.steps" in result.err
 
 
 def test_a_missing_config_file_is_a_box_not_a_traceback(tmp_path: Path) -> None:
-    said = recompose("sites", "-c", "none.toml", cwd=tmp_path)
-    assert said.code == 1 and "no config file" in said.err and "Traceback" not in said.err
+    result = recompose("sites", "-c", "none.toml", cwd=tmp_path)
+    assert result.code == 1 and "no config file" in result.err and "Traceback" not in result.err
 
 
 def test_an_error_with_json_is_one_object_on_stdout(tmp_path: Path) -> None:
-    said = recompose("sites", "--json", cwd=tmp_path)
-    assert said.err == "" and said.code == 1
+    result = recompose("sites", "--json", cwd=tmp_path)
+    assert result.err == "" and result.code == 1
     assert (
-        said.value["error"]["exit_code"] == 1 and "recompose ingest" in said.value["error"]["fix"]
+        result.value["error"]["exit_code"] == 1
+        and "recompose ingest" in result.value["error"]["fix"]
     )
 
 
@@ -127,8 +131,8 @@ def test_exit_codes_follow_the_kind_of_error() -> None:
 
 def test_out_leads_to_the_same_folder_in_the_next_command(tmp_path: Path) -> None:
     fill(tmp_path / "w", [session()])
-    said = recompose("hints", "-o", "w", cwd=tmp_path)
-    assert said.code == 0 and "next   recompose report -o w" in said.out
+    result = recompose("hints", "-o", "w", cwd=tmp_path)
+    assert result.code == 0 and "next   recompose report -o w" in result.out
 
 
 def test_quiet_says_only_what_was_written(tmp_path: Path) -> None:
@@ -138,8 +142,8 @@ def test_quiet_says_only_what_was_written(tmp_path: Path) -> None:
 
 
 def test_init_writes_a_file_that_changes_nothing_and_is_not_overwritten(tmp_path: Path) -> None:
-    said = recompose("init", cwd=tmp_path)
-    assert said.code == 0 and files(tmp_path) == {"recompose.toml"}
+    result = recompose("init", cwd=tmp_path)
+    assert result.code == 0 and files(tmp_path) == {"recompose.toml"}
     assert load_config(start=tmp_path).config == Config()
     (tmp_path / "recompose.toml").write_text("seed = 9\n", "utf-8")
     assert recompose("init", cwd=tmp_path).code == 1
@@ -177,18 +181,19 @@ def test_without_torch_a_verb_that_needs_it_prints_the_install_line(
     examples = tmp_path / "recompose" / "examples"
     write_dataset(examples, [TrainingExample(id="x", session_id="s", ids=(1, 2))], meta={})
     (examples / "tokenizer").mkdir()
-    done = without_torch(*verb.split(), cwd=tmp_path)
-    assert done.returncode == 1 and "pip install 'composer-replication[train]'" in done.stderr, (
-        done.stderr
-    )
-    assert "Traceback" not in done.stderr
+    completed = without_torch(*verb.split(), cwd=tmp_path)
+    assert (
+        completed.returncode == 1
+        and "pip install 'composer-replication[train]'" in completed.stderr
+    ), completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 @pytest.mark.parametrize("logs", [True, False])
 def test_doctor_names_the_next_step_of_the_work_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: bool
 ) -> None:
-    """Logs of an agent that are not there say nothing about work that is in progress."""
+    """Absent logs of an agent must not hide work that is in progress."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     if logs:
         (tmp_path / "claude" / "projects").mkdir(parents=True)
@@ -227,7 +232,7 @@ CALLS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_without_torch_no_verb_ends_in_a_bug(tmp_path: Path, verb: str) -> None:
-    """Each says what is missing, or works."""
+    """Each verb names what is missing, or works."""
     fill(tmp_path / "recompose", [session()])
     (tmp_path / "recompose" / "preferences.jsonl").write_text("", "utf-8")
     write_dataset(
@@ -236,17 +241,17 @@ def test_without_torch_no_verb_ends_in_a_bug(tmp_path: Path, verb: str) -> None:
         meta={},
     )
     for argv in CALLS.get(verb, ([verb],)):
-        done = without_torch(*argv, cwd=tmp_path)
+        completed = without_torch(*argv, cwd=tmp_path)
         assert (
-            done.returncode in (0, 1, 2)
-            and "bug" not in done.stderr
-            and "Traceback" not in done.stderr
-        ), (argv, done.stderr)
-        assert "No module named" not in done.stdout + done.stderr, argv
-        if done.returncode and "not installed" in done.stderr:
+            completed.returncode in (0, 1, 2)
+            and "bug" not in completed.stderr
+            and "Traceback" not in completed.stderr
+        ), (argv, completed.stderr)
+        assert "No module named" not in completed.stdout + completed.stderr, argv
+        if completed.returncode and "not installed" in completed.stderr:
             assert f"{sys.executable} -m pip install" in " ".join(
-                done.stderr.replace("│", " ").split()
-            ), done.stderr
+                completed.stderr.replace("│", " ").split()
+            ), completed.stderr
 
 
 def test_the_remedy_is_a_command_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,8 +279,8 @@ def test_without_torch_the_rest_works_and_doctor_says_so(tmp_path: Path) -> None
         ["show", "session", "s001"],
         ["init"],
     ):
-        done = without_torch(*argv, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        completed = without_torch(*argv, cwd=tmp_path)
+        assert completed.returncode == 0, completed.stderr
     verbs = json.loads(without_torch("doctor", "--json", cwd=tmp_path).stdout)["verbs"]
     assert verbs["ingest"] and not verbs["train"] and not verbs["build"]
 
@@ -283,7 +288,7 @@ def test_without_torch_the_rest_works_and_doctor_says_so(tmp_path: Path) -> None
 def test_the_installed_command_runs_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     fill(tmp_path / "recompose", [session()] * 1)
     command = Path(sys.executable).with_name("recompose")
-    done = subprocess.run(
+    completed = subprocess.run(
         f"{command} show session s001 --full | head -1",
         shell=True,
         capture_output=True,
@@ -291,20 +296,20 @@ def test_the_installed_command_runs_and_a_closed_pipe_is_no_error(tmp_path: Path
         cwd=tmp_path,
         check=True,
     )
-    assert "sess-aaaa" in done.stdout and done.stderr == ""
+    assert "sess-aaaa" in completed.stdout and completed.stderr == ""
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(json=True).result({"lift": float("nan"), "rows": [{"low": float("-inf")}, 1.5]})
-    told = json.loads(
+    printed = json.loads(
         capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
     )
-    assert told == {"lift": None, "rows": [{"low": None}, 1.5]}
+    assert printed == {"lift": None, "rows": [{"low": None}, 1.5]}
 
 
 def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str:
-    """What a command writes to a real terminal (a pseudo-terminal of 100 columns); `typed` is what
-    the user types."""
+    """The output of a command on a real terminal (a pseudo-terminal of 100 columns); `typed` is the
+    user's input."""
     master, slave = pty.openpty()
     os.write(master, typed.encode())
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")} | {
@@ -321,7 +326,7 @@ def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str
         while True:
             try:
                 piece = os.read(master, 65536)
-            except OSError:  # Linux says so when the other side has closed
+            except OSError:  # Linux raises this once the other side has closed
                 break
             if not piece:
                 break

@@ -34,8 +34,8 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]markup[/bold] \u202etxt.exe \x9b2J"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a command line printed, and its exit code."""
+class CliResult:
+    """The output of a command line and its exit code."""
 
     code: int
     out: str
@@ -43,11 +43,11 @@ class Said:
 
     @property
     def value(self) -> Any:
-        """The JSON object on stdout; fails where there is anything else."""
+        """The JSON object on stdout; fails if anything else was printed."""
         return json.loads(self.out)
 
 
-def recompose(*argv: str, cwd: Path, trusting: bool = True) -> Said:
+def recompose(*argv: str, cwd: Path, trusting: bool = True) -> CliResult:
     """Run one command line in this process, in a folder, as with a pipe for stdout; the settings
     files that it reads are trusted."""
     out, err = io.StringIO(), io.StringIO()
@@ -58,7 +58,7 @@ def recompose(*argv: str, cwd: Path, trusting: bool = True) -> Said:
         contextlib.redirect_stderr(err),
     ):
         code = run(list(argv))
-    return Said(code, out.getvalue(), err.getvalue())
+    return CliResult(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
@@ -69,9 +69,9 @@ def trusted(argv: Sequence[str]) -> Iterator[None]:
         yield
         return
     named = [Path(value) for flag, value in itertools.pairwise(argv) if flag in ("-c", "--config")]
-    found = [path for path in (*named, *filter(None, [find_config(Path.cwd())])) if path.is_file()]
+    files = [path for path in (*named, *filter(None, [find_config(Path.cwd())])) if path.is_file()]
     before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = ",".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+    os.environ[VARIABLE] = ",".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     try:
         yield
     finally:
@@ -92,8 +92,8 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def session(name: str = "sess-aaaa", *, text: str = "Please fix the test.") -> Session:
-    """Seven turns: a good read, then an edit of a file that does not exist, its error, and what
-    came later."""
+    """Seven turns: a good read, then an edit of a file that does not exist, its error, and the
+    later turns."""
     model = "claude-test-1"
     turns = (
         Turn(role="user", author="human", blocks=(Text(text),)),
@@ -135,9 +135,17 @@ def session(name: str = "sess-aaaa", *, text: str = "Please fix the test.") -> S
 def site(session_id: str = "sess-aaaa") -> Site:
     """The mistaken message of `session`."""
     return Site(
-        session_id=session_id, turn=3, call_id="c2", kind="file_missing", detector="tool_error", evidence=(4,), tool="Edit",
-        author="claude-test-1", detail="File does not exist.", flagged=True,
-    )  # fmt: skip
+        session_id=session_id,
+        turn=3,
+        call_id="c2",
+        kind="file_missing",
+        detector="tool_error",
+        evidence=(4,),
+        tool="Edit",
+        author="claude-test-1",
+        detail="File does not exist.",
+        flagged=True,
+    )
 
 
 def fill(work: Path, sessions: Sequence[Session]) -> None:

@@ -1,5 +1,5 @@
-"""A tiny student with random weights, scripted players, and run folders that hold nothing but what
-the judge reads."""
+"""A tiny student with random weights, scripted players, and run folders that hold only the judge's
+inputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def a_run(
     placebo: tuple[str, ...] = (),
     seed: int = 7,
 ) -> RunDir:
-    """A run folder with one checkpoint whose weights are the start's, moved a little."""
+    """A run folder with one checkpoint: the start's weights, moved a little."""
     config = Config(
         seed=seed, train=TrainSettings.model_validate({"placebo": placebo}), rollouts=LIMITS
     )
@@ -98,8 +98,8 @@ def source_in(sandbox: Sandbox, *, make: Any = WorkshopEnv) -> TaskSource:
     """The workshop's unseen tasks in one sandbox for all tests; `make` makes their environments."""
 
     def unseen(seed: int, count: int, split: Any) -> list[UnseenTask]:
-        made = make_tasks(count, seed=seed, split=split)
-        return [unseen_task(task, sandbox, make=make) for task in made]
+        tasks = make_tasks(count, seed=seed, split=split)
+        return [unseen_task(task, sandbox, make=make) for task in tasks]
 
     return TaskSource(
         name="workshop",
@@ -113,14 +113,14 @@ def source_in(sandbox: Sandbox, *, make: Any = WorkshopEnv) -> TaskSource:
 def played_by(
     player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout"
 ) -> list[EpisodeResult]:
-    """What a scripted player does on the tasks of a seed."""
+    """The episodes of a scripted player on the tasks of a seed."""
     settings = EvaluateSettings.model_validate({"tasks": tasks, "split": split})
-    source, found = source_in(sandbox), list[EpisodeResult]()
+    source, episodes = source_in(sandbox), list[EpisodeResult]()
     for task in evaluation_tasks(settings, seed=seed, source=source):
         env: Any = task.make()
         session = play(env, player, session_id=f"{LABEL}{task.id}:0")
-        found.append(episode_result(task, session, measures=env.measures(), ended="done"))
-    return found
+        episodes.append(episode_result(task, session, measures=env.measures(), ended="done"))
+    return episodes
 
 
 def solver(env: WorkshopEnv) -> Turn:
@@ -129,7 +129,7 @@ def solver(env: WorkshopEnv) -> Turn:
 
 
 def clumsy(**habits: float) -> Any:
-    """Makes exactly the mistakes whose habits are given, always or never."""
+    """Makes the mistakes of the given habits, always or never, and no others."""
     rng, chosen = (
         random.Random(0),
         Habits(
@@ -140,5 +140,5 @@ def clumsy(**habits: float) -> Any:
 
 
 def silent(env: WorkshopEnv) -> Turn:
-    """Says it is done at once."""
+    """Claims at once that the task is done."""
     return Turn(role="assistant", author="silent", blocks=(Text("Done."),))

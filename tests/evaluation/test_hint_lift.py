@@ -1,4 +1,4 @@
-"""The audit on models whose log-probs are known: a planted effect is measured, none is not
+"""The audit on models with known log-probs: a planted effect is measured, an absent one is not
 invented."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.tokens.hint_donors import shuffled_views
 
-VOCAB, AVOID = 40, 20  # the hint token v + AVOID says: do not write v
+VOCAB, AVOID = 40, 20  # the hint token v + AVOID means: do not write v
 
 
 class Avoider(nn.Module):
@@ -44,16 +44,16 @@ class Avoider(nn.Module):
 
 
 class _Seen(nn.Module):
-    """The hidden state at t says which tokens stand at 0..t."""
+    """The hidden state at t encodes which tokens occur in 0..t."""
 
     def forward(self, input_ids: Tensor, use_cache: bool) -> Any:
-        seen = nn.functional.one_hot(input_ids, VOCAB).cumsum(1).clamp(max=1).float()
-        return SimpleNamespace(last_hidden_state=seen)
+        counts_so_far = nn.functional.one_hot(input_ids, VOCAB).cumsum(1).clamp(max=1).float()
+        return SimpleNamespace(last_hidden_state=counts_so_far)
 
 
 def sites(n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2) -> list[TrainingExample]:
-    """One site an example: the mistaken message is `tokens` times v, its hint is (v + AVOID);
-    nothing else names v."""
+    """One site per example: the mistaken message is `tokens` times v, its hint is (v + AVOID); v
+    occurs nowhere else."""
     rng, examples = random.Random(0), []
     for i in range(n):
         v = 2 + i % (AVOID - 2)
@@ -91,8 +91,8 @@ def test_a_planted_effect_is_measured_to_its_exact_size(max_tokens: int) -> None
 
 
 def test_a_view_with_the_hints_of_several_calls_counts_under_each_kind() -> None:
-    """One message is one view: without this a kind that only stands beside another would never be
-    measured, and so never be kept."""
+    """One message is one view: otherwise a kind that only occurs together with another would never
+    be measured, and so never be kept."""
     plain = sites(18)
     joined = [
         dataclasses.replace(

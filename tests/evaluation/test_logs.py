@@ -1,5 +1,5 @@
-"""Judging on one's own logs: which sites count, what a row says of known outcomes, and when a
-change is claimed."""
+"""Evaluation on one's own logs: which sites count, the row of known outcomes, and when a change is
+claimed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from composer_replication.evaluation.power import detectable, smallest_differenc
 from composer_replication.rollouts.fork import Fork
 from composer_replication.rollouts.static_check import Checked, Outcome
 from composer_replication.tokens.split import is_held_out
-from tests.rollouts.logged import renderer, said, session, site
+from tests.rollouts.logged import assistant_turn, renderer, session, site
 
 SETTINGS = EvaluateSettings(samples=400)
 BY_REPOSITORY = HeldOutSettings(by="repository", fraction=0.5)
@@ -37,39 +37,47 @@ def logs() -> list[Session]:
 
 
 def held(settings: HeldOutSettings = BY_REPOSITORY, sessions: Sequence[Session] = ()) -> HeldOut:
-    given = list(sessions) or logs()
-    return held_out_sites(lambda: given, sites=[site(name=s.id) for s in given], settings=settings)
+    chosen_sessions = list(sessions) or logs()
+    return held_out_sites(
+        lambda: chosen_sessions, sites=[site(name=s.id) for s in chosen_sessions], settings=settings
+    )
 
 
 def test_no_site_of_a_session_or_repository_that_is_trained_on_is_counted() -> None:
-    found = held()
+    held_sites = held()
     training = [s for s in logs() if not is_held_out(s, settings=BY_REPOSITORY)]
-    assert 0 < len(training) < 30 and len(found.sites) == 30 - len(training)
-    assert {h.repository for h in found.sites}.isdisjoint(s.repository for s in training)
-    assert {h.session.id for h in found.sites}.isdisjoint(s.id for s in training)
-    assert found.left_out == {"training": len(training)} and found.num_shared == 0
-    assert (found.clusters, found.repositories) == (len(found.sites), len(found.sites) // 3)
+    assert 0 < len(training) < 30 and len(held_sites.sites) == 30 - len(training)
+    assert {h.repository for h in held_sites.sites}.isdisjoint(s.repository for s in training)
+    assert {h.session.id for h in held_sites.sites}.isdisjoint(s.id for s in training)
+    assert held_sites.left_out == {"training": len(training)} and held_sites.num_shared == 0
+    assert (held_sites.clusters, held_sites.repositories) == (
+        len(held_sites.sites),
+        len(held_sites.sites) // 3,
+    )
 
 
-def test_a_subagent_of_a_session_that_is_trained_on_is_left_out_and_so_is_what_cannot_be_judged() -> (
-    None
-):
+def test_subagents_of_training_sessions_and_sites_that_cannot_be_judged_are_left_out() -> None:
     first, training = (
         held().sites[0].session,
         next(s for s in logs() if not is_held_out(s, settings=BY_REPOSITORY)),
     )
     child = replace(first, id="child", parent=Parent(session_id=training.id, call_id=None))
-    copied, whole = replace(first, id="copy", copied=8), replace(first, id="whole")
-    given = [training, child, copied, whole, first]
+    copied, complete = replace(first, id="copy", copied=8), replace(first, id="whole")
+    all_sessions = [training, child, copied, complete, first]
     sites = [
-        *(site(name=s.id) for s in given[:3]),
+        *(site(name=s.id) for s in all_sessions[:3]),
         replace(site(name="whole"), call_id=None),
         site(name=first.id),
     ]
     sites.append(replace(site(name=first.id), turn=3, call_id="c2", category="failed_check"))
-    found = held_out_sites(lambda: given, sites=sites, settings=BY_REPOSITORY)
-    assert [h.site.id for h in found.sites] == [site(name=first.id).id]
-    assert found.left_out == {"copied": 1, "shared_session": 1, "training": 1, "whole_message": 1}
+    held_sites = held_out_sites(lambda: all_sessions, sites=sites, settings=BY_REPOSITORY)
+    assert [h.site.id for h in held_sites.sites] == [site(name=first.id).id]
+    assert held_sites.left_out == {
+        "copied": 1,
+        "shared_session": 1,
+        "training": 1,
+        "whole_message": 1,
+    }
 
 
 def test_paths_that_were_only_looked_for_are_counted_apart() -> None:
@@ -77,8 +85,8 @@ def test_paths_that_were_only_looked_for_are_counted_apart() -> None:
     looked = replace(
         site("file_missing", name=first.id), kind="path_explored", category="failed_check"
     )
-    found = held_out_sites(lambda: [first], sites=[looked], settings=BY_REPOSITORY)
-    assert (found.sites, found.left_out) == ((), {"path_explored": 1})
+    held_sites = held_out_sites(lambda: [first], sites=[looked], settings=BY_REPOSITORY)
+    assert (held_sites.sites, held_sites.left_out) == ((), {"path_explored": 1})
     asked_for = replace(looked, category="mistake")
     assert (
         len(held_out_sites(lambda: [first], sites=[asked_for], settings=BY_REPOSITORY).sites) == 1
@@ -86,11 +94,11 @@ def test_paths_that_were_only_looked_for_are_counted_apart() -> None:
 
 
 def test_a_split_by_session_alone_is_told_and_supports_no_claim() -> None:
-    found = held(HeldOutSettings(by="session", fraction=0.5))
-    assert found.num_shared > 0
+    held_sites = held(HeldOutSettings(by="session", fraction=0.5))
+    assert held_sites.num_shared > 0
     table = logs_table(
-        rows_of(found, before="same", after="ok", placebo="same"),
-        held=found,
+        rows_of(held_sites, before="same", after="ok", placebo="same"),
+        held=held_sites,
         settings=SETTINGS,
         seed=1,
     )
@@ -110,17 +118,17 @@ def test_contexts_are_restored_and_those_that_do_not_fit_are_counted() -> None:
     spots, lost = restore_fork_points(
         replace(held(), sites=few), renderer=renderer(), max_tokens=4096, room=64
     )
-    assert [spot.site for spot in spots] == [h.site for h in few] and lost == {}
-    assert all(len(spot.turns) == 5 and spot.num_tokens > 0 for spot in spots)
+    assert [fork_point.site for fork_point in spots] == [h.site for h in few] and lost == {}
+    assert all(len(fork_point.turns) == 5 and fork_point.num_tokens > 0 for fork_point in spots)
     assert restore_fork_points(
         replace(held(), sites=few), renderer=renderer(), max_tokens=128, room=64
     ) == ([], {"too_long": 2})
 
 
-def fork(one: HeldSite, outcome: Outcome, number: int) -> Fork:
-    turn = replace(said("x"), sampled=Sampled((1, 2), (-0.1, -0.1)))
+def fork(held_site: HeldSite, outcome: Outcome, number: int) -> Fork:
+    turn = replace(assistant_turn("x"), sampled=Sampled((1, 2), (-0.1, -0.1)))
     return Fork(
-        site=one.site,
+        site=held_site.site,
         number=number,
         prefix_ids=(1,),
         turn=turn,
@@ -128,22 +136,28 @@ def fork(one: HeldSite, outcome: Outcome, number: int) -> Fork:
     )
 
 
-def rows_of(found: HeldOut, **outcomes: str) -> dict[str, list[Fork]]:
-    """Rows whose sites all have the outcomes named, in turn: before="same ok" -> half of the
+def rows_of(held_sites: HeldOut, **outcomes: str) -> dict[str, list[Fork]]:
+    """Rows in which all sites have the named outcomes in turn: before="same ok" -> half of the
     samples of each site."""
-    told: Mapping[str, list[Any]] = {name: text.split() for name, text in outcomes.items()}
+    outcomes_of_row: Mapping[str, list[Any]] = {
+        name: text.split() for name, text in outcomes.items()
+    }
     return {
-        name: [fork(one, o, i) for one in found.sites for i, o in enumerate(told[name])]
-        for name in told
+        name: [
+            fork(held_site, o, i)
+            for held_site in held_sites.sites
+            for i, o in enumerate(outcomes_of_row[name])
+        ]
+        for name in outcomes_of_row
     }
 
 
 def test_the_rows_are_shares_of_samples_and_what_is_undecided_is_neither() -> None:
-    found = held()
-    n = len(found.sites)
+    held_sites = held()
+    n = len(held_sites.sites)
     table = logs_table(
-        rows_of(found, before="same same undecided ok", after="ok ok undecided malformed"),
-        held=found,
+        rows_of(held_sites, before="same same undecided ok", after="ok ok undecided malformed"),
+        held=held_sites,
         settings=SETTINGS,
         seed=1,
     )
@@ -193,17 +207,19 @@ def test_the_rows_are_shares_of_samples_and_what_is_undecided_is_neither() -> No
         ("ok", "", "nothing"),  # no placebo
     ],
 )
-def test_fewer_recurrences_are_claimed_only_against_the_placebo_and_where_right_calls_took_their_place(
+def test_fewer_recurrences_are_claimed_only_against_the_placebo_and_if_right_calls_replace_them(
     after: str, placebo: str, claim: str
 ) -> None:
-    found = held()
-    rows = rows_of(found, before="same", after=after, **({"placebo": placebo} if placebo else {}))
-    table = logs_table(rows, held=found, settings=SETTINGS, seed=1)
+    held_sites = held()
+    rows = rows_of(
+        held_sites, before="same", after=after, **({"placebo": placebo} if placebo else {})
+    )
+    table = logs_table(rows, held=held_sites, settings=SETTINGS, seed=1)
     assert table["verdict"]["claim"] == claim
     assert ("Null result" in table["verdict"]["sentence"]) == (claim == "nothing")
     worse = logs_table(
-        rows_of(found, before="ok", after="same", placebo="ok"),
-        held=found,
+        rows_of(held_sites, before="ok", after="same", placebo="ok"),
+        held=held_sites,
         settings=SETTINGS,
         seed=1,
     )
@@ -214,22 +230,27 @@ def test_sites_of_one_session_count_as_one_for_the_interval() -> None:
     """Two sessions of many sites, which disagree: the interval is that of two, not of twenty."""
     a, b = held().sites[:2]
     many = [
-        replace(one, site=replace(one.site, call_id=f"c{n}")) for one in (a, b) for n in range(10)
+        replace(held_site, site=replace(held_site.site, call_id=f"c{n}"))
+        for held_site in (a, b)
+        for n in range(10)
     ]
-    found = replace(held(), sites=tuple(many))
+    held_sites = replace(held(), sites=tuple(many))
     rows = {
-        "before": [fork(one, "same", 0) for one in many],
-        "after": [fork(one, "same" if one.cluster == a.cluster else "ok", 0) for one in many],
+        "before": [fork(held_site, "same", 0) for held_site in many],
+        "after": [
+            fork(held_site, "same" if held_site.cluster == a.cluster else "ok", 0)
+            for held_site in many
+        ],
     }
     pair = next(
         p
-        for p in logs_table(rows, held=found, settings=SETTINGS, seed=1)["paired"]
+        for p in logs_table(rows, held=held_sites, settings=SETTINGS, seed=1)["paired"]
         if p["metric"] == "recurrence"
     )
     assert (pair["n"], pair["sessions"], pair["difference"]) == (20, 2, -0.5)
     assert pair["low"] == -1.0 and pair["high"] == 1.0
-    never = {name: [fork(one, "ok", 0) for one in many] for name in rows}
-    row = logs_table(never, held=found, settings=SETTINGS, seed=1)["rows"][0]
+    never = {name: [fork(held_site, "ok", 0) for held_site in many] for name in rows}
+    row = logs_table(never, held=held_sites, settings=SETTINGS, seed=1)["rows"][0]
     # none seen in two sessions: 3 / 2, and not 3 / 20
     assert (row["recurrence"], row["recurrence_high"]) == (0.0, 1.0)
     alone = replace(held(), sites=tuple(many[:10]))
@@ -243,9 +264,9 @@ def test_sites_of_one_session_count_as_one_for_the_interval() -> None:
 
 
 def test_rows_of_other_sites_are_refused() -> None:
-    found = held()
-    rows = rows_of(found, before="same", after="ok")
-    for broken, told in (
+    held_sites = held()
+    rows = rows_of(held_sites, before="same", after="ok")
+    for broken, message in (
         ({"after": rows["after"]}, "no messages of 'before'"),
         ({**rows, "before": rows["before"][1:]}, "did not write at the same sites"),
         (
@@ -253,8 +274,8 @@ def test_rows_of_other_sites_are_refused() -> None:
             "is not held out",
         ),
     ):
-        with pytest.raises(DataError, match=told):
-            logs_table(broken, held=found, settings=SETTINGS, seed=1)
+        with pytest.raises(DataError, match=message):
+            logs_table(broken, held=held_sites, settings=SETTINGS, seed=1)
 
 
 def stranger() -> HeldSite:
@@ -287,15 +308,15 @@ def test_the_smallest_difference_is_found_with_a_power_of_four_in_five() -> None
     assert delta is not None and n * delta**2 == pytest.approx(
         (1.9724 * psi**0.5 + 0.841621 * (psi - delta**2) ** 0.5) ** 2, rel=2e-3
     )
-    rng, found = random.Random(0), 0
+    rng, significant = random.Random(0), 0
     for _ in range(600):
         draws = rng.choices(
             (1, -1, 0), weights=((psi + delta) / 2, (psi - delta) / 2, 1 - psi), k=n
         )
         mean = sum(draws) / n
         spread = (sum((d - mean) ** 2 for d in draws) / (n - 1) / n) ** 0.5
-        found += mean > 1.972 * spread
-    assert 0.75 < found / 600 < 0.85
+        significant += mean > 1.972 * spread
+    assert 0.75 < significant / 600 < 0.85
     assert detectable(-0.2, 0.2, clusters=n) == pytest.approx(
         0.2 * (1 + 0.841621 / 1.9724), rel=1e-3
     )

@@ -1,4 +1,4 @@
-"""Rows and differences against players whose numbers are known beforehand."""
+"""Rows and differences for players with known numbers."""
 
 from __future__ import annotations
 
@@ -44,34 +44,34 @@ def row_of(played: list[EpisodeResult], name: str = "x") -> dict[str, Any]:
 def pair_of(
     a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1
 ) -> dict[str, dict[str, Any]]:
-    found = paired_differences(
+    comparison = paired_differences(
         "a", a, "b", b, targeted=KINDS, seed=seed, families=METADATA.families, samples=300
     )
-    assert "metric" not in found[0]
-    return {pair.get("metric", SUCCESS): pair for pair in found}
+    assert "metric" not in comparison[0]
+    return {pair.get("metric", SUCCESS): pair for pair in comparison}
 
 
 def test_an_oracle_makes_no_mistake(oracle: list[EpisodeResult]) -> None:
-    found = row_of(oracle)
-    assert (found["n"], found["success"], found["success_high"], found["finished"]) == (
+    row = row_of(oracle)
+    assert (row["n"], row["success"], row["success_high"], row["finished"]) == (
         N,
         1.0,
         1.0,
         1.0,
     )
-    assert found["success_low"] == pytest.approx(wilson(N, N)[0]) and 0.9 < found["success_low"] < 1
-    assert found[TARGETED] == found[OTHER] == 0.0 and found["mistakes"] == {}
-    assert found[f"{TARGETED}_high"] == pytest.approx(3 / N)  # none seen is not none there is
-    assert found["valid_call_rate"] == 1.0 and found["entropy"] is None
+    assert row["success_low"] == pytest.approx(wilson(N, N)[0]) and 0.9 < row["success_low"] < 1
+    assert row[TARGETED] == row[OTHER] == 0.0 and row["mistakes"] == {}
+    assert row[f"{TARGETED}_high"] == pytest.approx(3 / N)  # none seen is not none there is
+    assert row["valid_call_rate"] == 1.0 and row["entropy"] is None
     edits = sum(p.measures["changing_calls"] for p in oracle)
     calls = sum(len(turn.calls) for p in oracle for turn in p.session.turns)
-    assert found["changing_call_rate"] == pytest.approx(edits / calls)
-    assert found["turns"] == pytest.approx(sum(p.measures["messages"] for p in oracle) / N)
-    families = found["families"]
+    assert row["changing_call_rate"] == pytest.approx(edits / calls)
+    assert row["turns"] == pytest.approx(sum(p.measures["messages"] for p in oracle) / N)
+    families = row["families"]
     assert [families[f"{f}_made"] for f in "ABC"] == [0, 0, 0] and families["C_n"] == N
     assert families["A_n"] == sum(p.measures["A_open"] for p in oracle) and 0 < families["A_n"] < N
-    assert sum(value for key, value in found["cells"].items() if key.endswith("_n")) == N
-    assert {key for key in found["cells"] if not key.endswith(("_n", "_low", "_high"))} == {
+    assert sum(value for key, value in row["cells"].items() if key.endswith("_n")) == N
+    assert {key for key in row["cells"] if not key.endswith(("_n", "_low", "_high"))} == {
         "none",
         "A",
         "B",
@@ -113,19 +113,19 @@ def test_each_family_of_mistakes_has_its_column(
 
 def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[EpisodeResult]) -> None:
     cut = [replace(p, ended="max_context") if i < 10 else p for i, p in enumerate(oracle)]
-    found = row_of(cut)
-    assert (found["n"], found["success"], found["finished"]) == (N, 0.75, 0.75)
+    row = row_of(cut)
+    assert (row["n"], row["success"], row["finished"]) == (N, 0.75, 0.75)
     assert pair_of(cut, oracle)[SUCCESS]["difference"] == -0.25
 
 
 def test_tasks_are_resampled_within_their_block_wherever_they_stand(
     oracle: list[EpisodeResult],
 ) -> None:
-    """Every second task by name is of the block in which b fails: within a block nothing varies, so
-    neither does what is resampled."""
+    """Every second task by name is in the block in which b fails: within a block nothing varies, so
+    neither do the resampled values."""
     number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
     half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
-    found = paired_differences(
+    comparison = paired_differences(
         "a",
         oracle,
         "b",
@@ -136,47 +136,48 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(
         samples=300,
         block=lambda p: str(number[p.task_id]),
     )[0]
-    assert (found["difference"], found["by_block"]) == (0.5, {"0": 0.0, "1": 1.0})
-    assert found["tasks"] == pytest.approx([0.5, 0.5])
+    assert (comparison["difference"], comparison["by_block"]) == (0.5, {"0": 0.0, "1": 1.0})
+    assert comparison["tasks"] == pytest.approx([0.5, 0.5])
 
 
 def test_the_difference_is_over_the_same_tasks_whatever_their_order(
     sandbox: Sandbox, oracle: list[EpisodeResult]
 ) -> None:
-    other = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
-    found = pair_of(oracle, other)
-    assert found[SUCCESS]["difference"] == pytest.approx(
-        row_of(oracle)["success"] - row_of(other)["success"]
+    other_episodes = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
+    comparison = pair_of(oracle, other_episodes)
+    assert comparison[SUCCESS]["difference"] == pytest.approx(
+        row_of(oracle)["success"] - row_of(other_episodes)["success"]
     )
-    assert found[TARGETED]["difference"] == pytest.approx(-row_of(other)[TARGETED])
-    assert found["A_made"]["n"] == sum(p.measures["A_open"] for p in oracle) < N
-    assert (found["C_made"]["difference"], found["C_made"]["low"]) == (-1, -1) and found["C_made"][
-        "high"
-    ] == pytest.approx(-1 + 3 / N)
-    assert found[TARGETED]["ratio"] == 0
-    shuffled = random.Random(0).sample(other, N)
-    assert pair_of(oracle, shuffled) == found
-    turned = pair_of(other, oracle)
-    assert turned[SUCCESS]["difference"] == -found[SUCCESS]["difference"]
+    assert comparison[TARGETED]["difference"] == pytest.approx(-row_of(other_episodes)[TARGETED])
+    assert comparison["A_made"]["n"] == sum(p.measures["A_open"] for p in oracle) < N
+    assert (comparison["C_made"]["difference"], comparison["C_made"]["low"]) == (
+        -1,
+        -1,
+    ) and comparison["C_made"]["high"] == pytest.approx(-1 + 3 / N)
+    assert comparison[TARGETED]["ratio"] == 0
+    shuffled = random.Random(0).sample(other_episodes, N)
+    assert pair_of(oracle, shuffled) == comparison
+    turned = pair_of(other_episodes, oracle)
+    assert turned[SUCCESS]["difference"] == -comparison[SUCCESS]["difference"]
 
 
 def test_a_player_compared_with_itself_shows_nothing(sandbox: Sandbox) -> None:
     player = played_by(clumsy(reader=0.5, detour=0.5, skip_test=0.5), sandbox)
-    found = pair_of(player, player)
+    comparison = pair_of(player, player)
     assert all(
         pair["difference"] == 0 and pair["low"] == -pair["high"] == pytest.approx(-3 / pair["n"])
-        for pair in found.values()
+        for pair in comparison.values()
     )
     assert (
-        found[TARGETED]["ratio"],
-        found[TARGETED]["ratio_low"],
-        found[TARGETED]["ratio_high"],
+        comparison[TARGETED]["ratio"],
+        comparison[TARGETED]["ratio_low"],
+        comparison[TARGETED]["ratio_high"],
     ) == (1, 1, 1)
 
 
 def test_pairing_uses_each_tasks_own_difference(oracle: list[EpisodeResult]) -> None:
-    """Half of the tasks succeed for both: unpaired that would be noise, paired it is exactly
-    nothing."""
+    """Half of the tasks succeed for both: unpaired that would be noise, paired the difference is
+    exactly zero."""
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(oracle)]
     same = pair_of(half, [replace(p) for p in half])[SUCCESS]
     other_half = [replace(p, reward=float(i % 2 == 0)) for i, p in enumerate(oracle)]
@@ -208,9 +209,9 @@ def test_the_ratio_has_an_interval_and_none_seen_is_not_none(
         played_by(clumsy(reader=1.0, style=1.0), sandbox),
         played_by(clumsy(style=0.5), sandbox),
     )
-    found = pair_of(seldom, often)[TARGETED]
-    assert found["ratio"] == pytest.approx(row_of(seldom)[TARGETED] / row_of(often)[TARGETED])
-    assert 0 <= found["ratio_low"] < found["ratio"] < found["ratio_high"] < 1
+    comparison = pair_of(seldom, often)[TARGETED]
+    assert comparison["ratio"] == pytest.approx(row_of(seldom)[TARGETED] / row_of(often)[TARGETED])
+    assert 0 <= comparison["ratio_low"] < comparison["ratio"] < comparison["ratio_high"] < 1
     none = pair_of(oracle, often)[TARGETED]
     assert none["ratio"] == 0 and none["ratio_high"] == pytest.approx(
         3 / (row_of(often)[TARGETED] * N)
@@ -228,15 +229,17 @@ def test_mistakes_are_split_by_the_kinds_that_hints_target(sandbox: Sandbox) -> 
         author="m",
         blocks=(Text("x"), ToolCall("z", "malformed_call", {"text": "{"})),
     )
-    words = "InputValidationError: malformed tool call: not valid JSON"
-    answer = Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult("z", words, is_error=True),))
+    error_text = "InputValidationError: malformed tool call: not valid JSON"
+    answer = Turn(
+        role="tool", author=ENVIRONMENT, blocks=(ToolResult("z", error_text, is_error=True),)
+    )
     longer = replace(
         played.session,
         turns=(*turns, broken, answer),
         segments=(Segment(start=0, end=len(turns) + 2),),
     )
-    found = mistakes_of(longer, targeted=KINDS)
-    assert (found.targeted, found.other) == (1, 1) and found.kinds["malformed_call"] == 1
+    mistakes = mistakes_of(longer, targeted=KINDS)
+    assert (mistakes.targeted, mistakes.other) == (1, 1) and mistakes.kinds["malformed_call"] == 1
 
 
 def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(
@@ -287,11 +290,11 @@ def test_a_channel_is_compared_with_its_own_placebo() -> None:
 def test_a_family_is_compared_where_both_could_make_its_mistake(
     oracle: list[EpisodeResult],
 ) -> None:
-    """ "C" is open only in an episode that ended with the right files: where one player had no
-    chance, nothing is compared."""
+    """Family C is open only in an episode that ended with the right files: tasks in which a player
+    had no opportunity are not compared."""
     half = [
         replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)
     ]
-    made = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
-    found = pair_of(half, made)["C_made"]
-    assert found["n"] == N // 2 and found["difference"] == -1.0
+    changed = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
+    comparison = pair_of(half, changed)["C_made"]
+    assert comparison["n"] == N // 2 and comparison["difference"] == -1.0

@@ -1,5 +1,5 @@
-"""Bootstrap over clusters: seeded, and it covers the truth where an interval over single values
-does not."""
+"""Bootstrap over clusters: it is seeded, and it covers the truth in cases in which an interval over
+single values does not."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ from composer_replication.evaluation.stats import (
 
 def test_the_same_seed_gives_the_same_bounds_around_the_mean() -> None:
     values, clusters = [0.1, 0.5, -0.2, 0.9, 0.4, 0.3], ["a", "a", "b", "c", "d", "d"]
-    one = bootstrap_mean(values, clusters, seed=3)
+    estimate = bootstrap_mean(values, clusters, seed=3)
     assert (
-        one == bootstrap_mean(values, clusters, seed=3) != bootstrap_mean(values, clusters, seed=4)
+        estimate
+        == bootstrap_mean(values, clusters, seed=3)
+        != bootstrap_mean(values, clusters, seed=4)
     )
-    assert one.low is not None and one.high is not None and one.low < one.mean < one.high
-    assert (one.n, one.clusters, one.mean) == (6, 4, pytest.approx(2.0 / 6))
+    assert (
+        estimate.low is not None
+        and estimate.high is not None
+        and estimate.low < estimate.mean < estimate.high
+    )
+    assert (estimate.n, estimate.clusters, estimate.mean) == (6, 4, pytest.approx(2.0 / 6))
 
 
 def test_one_cluster_says_nothing() -> None:
-    one = bootstrap_mean([1.0, 2.0], ["a", "a"], seed=0)
-    assert (one.low, one.high) == (None, None) and not one.excludes_up_to(-100.0)
+    estimate = bootstrap_mean([1.0, 2.0], ["a", "a"], seed=0)
+    assert (estimate.low, estimate.high) == (None, None) and not estimate.excludes_up_to(-100.0)
 
 
 def test_a_threshold_is_passed_by_the_whole_interval() -> None:
@@ -72,15 +78,15 @@ def test_few_clusters_still_cover(k: int) -> None:
 def test_percentiles_of_rare_values_are_those_of_95_percent() -> None:
     """Five of a thousand: the number of them that is drawn is Poisson's, whose 97.5 % quantile is
     10. Student's t alone would say 9.4."""
-    found = bootstrap_mean([1.0] * 5 + [0.0] * 995, range(1000), seed=1)
-    assert found.high is not None and found.high >= 0.0099
+    estimate = bootstrap_mean([1.0] * 5 + [0.0] * 995, range(1000), seed=1)
+    assert estimate.high is not None and estimate.high >= 0.0099
 
 
 def test_the_interval_over_groups_has_one_degree_of_freedom_less_than_groups() -> None:
     """t of 4 degrees is 2.776 (any table): five values with a deviation of 1 have a reach of 2.776
     / sqrt(5)."""
-    found = mean_over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
-    assert (found.mean, found.low, found.high) == (
+    estimate = mean_over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
+    assert (estimate.mean, estimate.low, estimate.high) == (
         0.0,
         pytest.approx(-2.776 / 5**0.5),
         pytest.approx(2.776 / 5**0.5),
@@ -98,10 +104,13 @@ def test_nothing_to_average_is_an_error() -> None:
 def test_shared_draws_give_the_bounds_of_the_bootstrap() -> None:
     rng = random.Random(2)
     values = [rng.gauss(0.3, 1) for _ in range(60)]
-    shared, own = Resamples.of(60, seed=5).mean(values), bootstrap_mean(values, range(60), seed=5)
-    assert shared.mean == pytest.approx(own.mean)
-    assert shared.low == pytest.approx(own.low, abs=0.05) and shared.high == pytest.approx(
-        own.high, abs=0.05
+    shared, direct = (
+        Resamples.of(60, seed=5).mean(values),
+        bootstrap_mean(values, range(60), seed=5),
+    )
+    assert shared.mean == pytest.approx(direct.mean)
+    assert shared.low == pytest.approx(direct.low, abs=0.05) and shared.high == pytest.approx(
+        direct.high, abs=0.05
     )
     assert Resamples.of(60, seed=5).mean(values) == shared != Resamples.of(60, seed=6).mean(values)
 
@@ -109,8 +118,12 @@ def test_shared_draws_give_the_bounds_of_the_bootstrap() -> None:
 def test_a_ratio_is_of_sums_and_unknown_where_a_sample_may_hold_nothing() -> None:
     draws = Resamples.of(40, seed=1, samples=400)
     above, below = [float(i % 2) for i in range(40)], [2.0] * 40
-    found = draws.ratio(above, below)
-    assert found.mean == 0.25 and found.low is not None and found.low < 0.25 < (found.high or 0)
+    estimate = draws.ratio(above, below)
+    assert (
+        estimate.mean == 0.25
+        and estimate.low is not None
+        and estimate.low < 0.25 < (estimate.high or 0)
+    )
     rare = draws.ratio(above, [1.0] + [0.0] * 39)
     assert (rare.mean, rare.low, rare.high) == (20.0, None, None)
     assert Resamples.of(1, seed=1).mean([3.0]).low is None

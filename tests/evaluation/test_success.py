@@ -1,5 +1,5 @@
-"""Who plays what, alone: tasks that nobody trains on, no hint anywhere, the same seed the same
-episodes."""
+"""Who plays what, unaided: tasks outside training, no hint anywhere, and equal episodes for equal
+seeds."""
 
 from __future__ import annotations
 
@@ -66,28 +66,32 @@ def play_it(
 
 
 def reading_parrot() -> Parrot:
-    """Reads the file of the first task with the right name, then says that it is done."""
+    """Reads the file of the first task with the right name, then claims that it is done."""
     (task,) = make_tasks(1, seed=stage_seed(3, "evaluate"), split="heldout")
     reads = Turn(
         role="assistant",
         author="m",
         blocks=(ToolCall("x", task.tools.reader, {"path": task.targets[0].path}),),
     )
-    done = Turn(role="assistant", author="m", blocks=(Text("Done."),))
-    return Parrot(len(tokenizer()), [message_ids(RENDERER, reads), message_ids(RENDERER, done)])
+    reply = Turn(role="assistant", author="m", blocks=(Text("Done."),))
+    return Parrot(len(tokenizer()), [message_ids(RENDERER, reads), message_ids(RENDERER, reply)])
 
 
 def test_the_tasks_are_those_of_the_seed_and_as_they_were_made(sandbox: Sandbox) -> None:
-    made = make_tasks(10, seed=stage_seed(3, "evaluate"), split="heldout")
+    expected = make_tasks(10, seed=stage_seed(3, "evaluate"), split="heldout")
     with open_world("workshop") as source:
         tasks, others = (evaluation_tasks(SETTINGS, seed=n, source=source) for n in (3, 4))
-        assert [cast(WorkshopEnv, task.make()).task for task in tasks] == made
-        assert [(t.id, t.kind, t.split) for t in tasks] == [(t.id, t.kind, t.split) for t in made]
+        assert [cast(WorkshopEnv, task.make()).task for task in tasks] == expected
+        assert [(t.id, t.kind, t.split) for t in tasks] == [
+            (t.id, t.kind, t.split) for t in expected
+        ]
         assert [task.id for task in tasks] != [task.id for task in others]
-        words = EvaluateSettings(tasks=3, split="words")
-        found = evaluation_tasks(words, seed=3, source=source)
-    assert len({task.id for task in made}) == 10 and {task.split for task in made} == {"heldout"}
-    assert {task.split for task in found} == {"words"}
+        settings = EvaluateSettings(tasks=3, split="words")
+        in_words = evaluation_tasks(settings, seed=3, source=source)
+    assert len({task.id for task in expected}) == 10 and {task.split for task in expected} == {
+        "heldout"
+    }
+    assert {task.split for task in in_words} == {"words"}
 
 
 def test_an_environment_without_unseen_tasks_is_not_judged(sandbox: Sandbox) -> None:
@@ -100,8 +104,8 @@ def test_a_training_task_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(ConfigError, match="is a training task"):
         settings = SETTINGS.model_copy(update={"split": "train"})
         evaluation_tasks(settings, seed=3, source=source_in(sandbox))
-    made = [*make_tasks(2, seed=1, split="heldout"), make_task(1, split="train")]
-    tasks = [unseen_task(task, sandbox) for task in made]
+    mixed = [*make_tasks(2, seed=1, split="heldout"), make_task(1, split="train")]
+    tasks = [unseen_task(task, sandbox) for task in mixed]
     with pytest.raises(ConfigError, match="is a training task"):
         check_split(tasks)
     task, (played, *_) = tasks[-1], played_by(solver, sandbox, tasks=1)
@@ -116,15 +120,15 @@ def test_a_student_reads_the_task_and_its_own_results_only(sandbox: Sandbox) -> 
         strict=True,
     ):
         assert played.task_id == task.id and played.kind == task.kind
-        system, request, *rest = played.session.turns
+        system, request, *later_turns = played.session.turns
         assert (system.role, request.text) == (
             "system",
             task.prompt,
         ) and played.session.tools == task.tools.specs()
-        assert {turn.role for turn in rest} <= {"assistant", "tool", "user"} and not any(
-            turn.tag == "hint" for turn in rest
+        assert {turn.role for turn in later_turns} <= {"assistant", "tool", "user"} and not any(
+            turn.tag == "hint" for turn in later_turns
         )
-        assert played.tokens == sum(len(turn.sampled.ids) for turn in rest if turn.sampled)
+        assert played.tokens == sum(len(turn.sampled.ids) for turn in later_turns if turn.sampled)
     assert not [name for name in inspect.signature(play_tasks).parameters if "hint" in name]
 
 
@@ -172,12 +176,12 @@ class HintedRequest(WorkshopEnv):
 
 class HintedResult(WorkshopEnv):
     def reply(self, turn: Turn) -> Reply:
-        found = super().reply(turn)
+        reply = super().reply(turn)
         hinted = tuple(
             replace(t, blocks=tuple(replace(b, text=f"{b.text}\n{HINT}") for b in t.results))
-            for t in found.turns
+            for t in reply.turns
         )
-        return replace(found, turns=hinted)
+        return replace(reply, turns=hinted)
 
 
 class Generous(WorkshopEnv):
@@ -195,12 +199,12 @@ def test_an_episode_with_a_hint_or_another_reward_is_refused(kind: Any, sandbox:
         "tool",
         "assistant",
     ] and not is_success(alone)
-    made = list[WorkshopEnv]()
+    envs = list[WorkshopEnv]()
 
     def hinted_once(task: Task, **more: Any) -> WorkshopEnv:
-        """The environment that is played in has the hint, those that check it have none."""
-        made.append((WorkshopEnv if made else kind)(task, **more))
-        return made[-1]
+        """The environment that plays the episode has the hint; those that check it have none."""
+        envs.append((WorkshopEnv if envs else kind)(task, **more))
+        return envs[-1]
 
     with pytest.raises(
         DataError, match=r"the replayed episode has other|differs from the environment's answer"

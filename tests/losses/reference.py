@@ -2,7 +2,7 @@
 gradients by central differences.
 
 Nothing here is shared with the package. Functions take student, teacher and `held`: the student's
-logits as a constant, for what a stop-gradient encloses. Shapes: (N, V) in, (N,) out.
+logits as a constant, for terms inside a stop-gradient. Shapes: (N, V) in, (N,) out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ import numpy as np
 
 Array = np.ndarray
 Rows = Callable[[Array, Array, Array], Array]
+
+
+def random_logits(n: int = 5, v: int = 9, scale: float = 1.5, seed: int = 0) -> tuple[Array, Array]:
+    """Logits of a student and of a teacher."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
 
 
 def softmax(z: Array) -> Array:
@@ -124,7 +130,8 @@ def eopd_soft(h_max: float | None) -> Rows:
 
 
 def gradient(fn: Rows, s: Array, t: Array, h: float = 1e-5) -> Array:
-    """Of the sum of the rows with respect to s; what a stop-gradient encloses stays where it is."""
+    """Gradient of the sum of the rows with respect to s; values inside a stop-gradient stay
+    constant."""
     out = np.zeros_like(s)
     for index in np.ndindex(*s.shape):
         step = np.zeros_like(s)

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from composer_replication.losses import preference, surrogates
-from composer_replication.losses import trust_region as trust
+from composer_replication.losses import preference, surrogates, trust_region
 from composer_replication.losses.distances import (
     skewed_kl_student_teacher,
     skewed_kl_teacher_student,
@@ -129,9 +128,11 @@ def run_jsd(case: Case) -> Got:
         )
         return x.loss(x.rows(lambda s, t: jsd(s, t, beta=beta, raw=True)), "constant", constant=2)
     if k is not None:
-        kept = {"k": k, "support": "teacher", "rest": "renormalised", "entry_clip": clip}
+        options = {"k": k, "support": "teacher", "rest": "renormalised", "entry_clip": clip}
         return x.loss(
-            x.rows(lambda s, t: topk_divergence(s, t, beta=beta, temperature=temperature, **kept))
+            x.rows(
+                lambda s, t: topk_divergence(s, t, beta=beta, temperature=temperature, **options)
+            )
         )
     if clip is not None:
         return x.loss(
@@ -195,7 +196,7 @@ def run_sdpo(case: Case) -> Got:
 
 
 def run_linear(case: Case) -> Got:
-    """The projection by hand, the divergence on logits: what the fused kernel must equal."""
+    """The projection by hand, the divergence on logits: the fused kernel must equal it."""
     p, x = case["params"], INPUTS["linear"]
     hidden, weight = (
         f64(x["student_hidden"]).requires_grad_(),
@@ -274,12 +275,12 @@ def run_opd(case: Case) -> Got:
             "reverse_kl": kl_student_teacher(s, t),
         }
 
-    def kept(s: Tensor, t: Tensor) -> Tensor:
+    def top_k_rows(s: Tensor, t: Tensor) -> Tensor:
         return topk_divergence(
             s, t, k=case["params"]["topk"], support="teacher", rest="dropped", beta=0.0
         )
 
-    return {**x.loss(x.rows(kept), "sum"), "per_token": kept(x.student, x.teacher)}
+    return {**x.loss(x.rows(top_k_rows), "sum"), "per_token": top_k_rows(x.student, x.teacher)}
 
 
 def run_eopd(case: Case) -> Got:
@@ -310,15 +311,15 @@ def run_preference(case: Case) -> Got:
         loss = preference.simpo(0.1 * c, 0.1 * r, **options).mean()
     else:
         policy = (x["ref_chosen"], x["ref_rejected"]) if p.get("policy") == "ref" else (c, r)
-        given, beta = (*policy, x["ref_chosen"], x["ref_rejected"]), p["beta"]
+        logps, beta = (*policy, x["ref_chosen"], x["ref_rejected"]), p["beta"]
         kind = p.get("loss_type", next((k for k in ("hinge", "ipo") if k in case["id"]), "sigmoid"))
         if kind == "sigmoid":
             loss = preference.dpo(
-                *given, beta=beta, label_smoothing=p.get("label_smoothing", 0.0)
+                *logps, beta=beta, label_smoothing=p.get("label_smoothing", 0.0)
             ).mean()
         else:
             loss = {"hinge": preference.dpo_hinge, "ipo": preference.ipo}[kind](
-                *given, beta=beta
+                *logps, beta=beta
             ).mean()
     if loss.requires_grad:
         loss.backward()
@@ -337,7 +338,7 @@ def run_logps(case: Case) -> Got:
 
 
 class Rollouts:
-    """Four rollouts of up to five tokens, flat: what `grpo` cases share."""
+    """Four rollouts of up to five tokens, flat: shared by the `grpo` cases."""
 
     def __init__(self) -> None:
         x = INPUTS["grpo"]
@@ -369,22 +370,29 @@ def run_grpo(case: Case) -> Got:
     p, x = case["params"], Rollouts()
     low, high = p.get("epsilon_low", 0.2), p.get("epsilon_high", p.get("eps_high", 0.2))
     old = x.logp.detach() if p.get("old") == "None" else x.old
-    given, sequences = (x.logp, old, x.advantage), {"sequence_N": x.sequence_N, "num_sequences": 4}
+    arguments, sequences = (
+        (x.logp, old, x.advantage),
+        {"sequence_N": x.sequence_N, "num_sequences": 4},
+    )
     level, name = p.get("importance_sampling_level", "token"), p["loss_type"]
     if name == "cispo":
-        values_N = surrogates.cispo(*given, cap=high)
+        values_N = surrogates.cispo(*arguments, cap=high)
     elif name == "sapo":
-        values_N = surrogates.sapo(*given)
+        values_N = surrogates.sapo(*arguments)
     elif name == "vespo":
-        values_N = surrogates.vespo(*given, **sequences)
+        values_N = surrogates.vespo(*arguments, **sequences)
     elif level == "sequence":
         values_N = surrogates.gspo(
-            *given, **sequences, clip_low=low, clip_high=high, delta=p.get("delta")
+            *arguments, **sequences, clip_low=low, clip_high=high, delta=p.get("delta")
         )
     else:
-        values_N = surrogates.ppo_clip(*given, clip_low=low, clip_high=high, delta=p.get("delta"))
+        values_N = surrogates.ppo_clip(
+            *arguments, clip_low=low, clip_high=high, delta=p.get("delta")
+        )
     if p.get("opm") is not None:
-        values_N = values_N * surrogates.off_policy_keep(*given, **sequences, threshold=p["opm"])
+        values_N = values_N * surrogates.off_policy_keep(
+            *arguments, **sequences, threshold=p["opm"]
+        )
     if p.get("beta"):
         kl_N = kl_estimate(x.logp, x.ref, kind="k3")
         values_N = values_N + p["beta"] * (
@@ -411,7 +419,7 @@ def run_kl(case: Case) -> Got:
 def run_verl(case: Case) -> Got:
     p, x = case["params"], Rollouts()
     low, high = p.get("clip_ratio_low", p["clip_ratio"]), p.get("clip_ratio_high", p["clip_ratio"])
-    given = (x.logp, x.old, x.advantage)
+    arguments = (x.logp, x.old, x.advantage)
     if "gspo" in case["id"]:
         options = {
             "sequence_N": x.sequence_N,
@@ -419,12 +427,12 @@ def run_verl(case: Case) -> Got:
             "clip_low": low,
             "clip_high": high,
         }
-        return x.loss(surrogates.gspo(*given, **options, gradient="token"), PUBLISHED["gspo"])
+        return x.loss(surrogates.gspo(*arguments, **options, gradient="token"), PUBLISHED["gspo"])
     if "cispo" in case["id"]:
-        return x.loss(surrogates.cispo(*given, floor=1.0 - low, cap=1.0 + high), "token_mean")
+        return x.loss(surrogates.cispo(*arguments, floor=1.0 - low, cap=1.0 + high), "token_mean")
     return x.loss(
         surrogates.ppo_clip(
-            *given, clip_low=low, clip_high=high, dual_clip=p.get("clip_ratio_c", 3.0)
+            *arguments, clip_low=low, clip_high=high, dual_clip=p.get("clip_ratio_c", 3.0)
         ),
         "token_mean",
     )
@@ -436,7 +444,7 @@ def run_prime(case: Case) -> Got:
     advantage, tau = c.get("adv_tau", 1.0) * x.advantage, {"kl_tau": c.get("kl_tau", 1e-3)}
     if name == "dppo_default":
         return x.loss(
-            trust.dppo(
+            trust_region.dppo(
                 x.logp,
                 x.old,
                 advantage,
@@ -448,10 +456,12 @@ def run_prime(case: Case) -> Got:
         )
     if name == "ipo":
         return x.loss(
-            trust.dppo_symmetric(x.logp, x.old, advantage, threshold=c["ipo_threshold"], **tau),
+            trust_region.dppo_symmetric(
+                x.logp, x.old, advantage, threshold=c["ipo_threshold"], **tau
+            ),
             PUBLISHED["dppo_symmetric"],
         )
-    return x.loss(trust.reference_kl(x.logp, x.old, x.ref, **tau), PUBLISHED["reference_kl"])
+    return x.loss(trust_region.reference_kl(x.logp, x.old, x.ref, **tau), PUBLISHED["reference_kl"])
 
 
 RUNNERS: dict[str, Callable[[Case], Got]] = {

@@ -1,5 +1,5 @@
-"""The hint's signal as credit: what it may do to an advantage, what the wrong hint cancels, and how
-channels are combined."""
+"""The hint's signal as credit: its bounds on an advantage, the correction by the wrong hint, and
+how channels are combined."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_contrast_takes_the_mean_of_probabilities() -> None:
 
 
 def test_what_every_hint_changes_is_no_credit() -> None:
-    """The same hint on both sides says nothing, whatever it does to the student."""
+    """The same hint on both sides gives no credit, whatever it does to the student."""
     right = torch.tensor([-0.1, -5.0])
     assert contrast_evidence(right, torch.stack([right, right, right])).abs().max().item() < 1e-6
     assert contrast_evidence(right.requires_grad_(), torch.zeros(1, 2)).requires_grad is False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_teacher_student
 from composer_replication.losses.hint_loss import hint_divergence
+from tests.losses.reference import random_logits
 
 # ---- an independent reference: textbook sums in float64, gradient by central differences ----
 
@@ -50,20 +51,13 @@ def np_gradient(
     return out
 
 
-def random_logits(
-    seed: int = 0, n: int = 5, v: int = 11, scale: float = 2.0
-) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
-
-
 def call(beta: float) -> Callable[..., Tensor]:
     return lambda s, t, **k: jsd(s, t, beta=beta, **k)
 
 
 def agrees(fn: Callable[..., Tensor], beta: float, temperature: float = 1.0) -> bool:
     """Value, student gradient and absence of a teacher gradient, all against the reference."""
-    s_np, t_np = random_logits()
+    s_np, t_np = random_logits(v=11, scale=2.0)
     s, t = torch.tensor(s_np, requires_grad=True), torch.tensor(t_np, requires_grad=True)
     value = fn(s, t, temperature=temperature)
     if value.requires_grad:
@@ -151,15 +145,15 @@ def test_near_equality_keeps_its_digits_in_float32(beta: float, distance: float)
     generator = torch.Generator().manual_seed(3)
     s = torch.randn(8, 5000, generator=generator) * 3
     t = s + distance * torch.randn(8, 5000, generator=generator)
-    exact, own = s.double().requires_grad_(), s.clone().requires_grad_()
+    exact, ours = s.double().requires_grad_(), s.clone().requires_grad_()
     expected = torch.tensor(np_reference(s.double().numpy(), t.double().numpy(), beta))
-    value = jsd(own, t, beta=beta)
+    value = jsd(ours, t, beta=beta)
     value.sum().backward()
     jsd(exact, t.double(), beta=beta).sum().backward()
-    assert own.grad is not None and exact.grad is not None
+    assert ours.grad is not None and exact.grad is not None
     assert bool((value > 0).all())
     assert torch.allclose(value.double(), expected, rtol=2e-3 if distance < 1e-2 else 1e-4)
-    error = (own.grad.double() - exact.grad).norm() / exact.grad.norm()
+    error = (ours.grad.double() - exact.grad).norm() / exact.grad.norm()
     assert error < 2e-3
 
 

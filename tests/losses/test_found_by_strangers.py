@@ -1,5 +1,4 @@
-"""Faults that a reviewer found in the losses, held down: what other tests of these functions did
-not ask."""
+"""Regression tests for faults that a reviewer found in the losses."""
 
 from __future__ import annotations
 
@@ -28,26 +27,24 @@ def test_taid_of_supports_that_share_no_column_is_the_students_entropy(dtype: to
     assert torch.isfinite(grad).all() and not grad[0].any() and grad[1].any()
 
 
-def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives_the_sampler_no_gradient() -> (
-    None
-):
+def test_the_papers_sampled_term_is_raised_before_it_is_tempered_and_detaches_the_sampler() -> None:
     generator = torch.Generator().manual_seed(3)
     z, t = (torch.randn(5, 11, generator=generator).mul(3).bfloat16() for _ in range(2))
     ids = torch.arange(5)
-    how = {"ids_N": ids, "temperature": 0.7, "tau": 0.5, "k": 4}
+    options = {"ids_N": ids, "temperature": 0.7, "tau": 0.5, "k": 4}
     sampled = token_logprobs(z.float() / 0.7, ids)
-    low = eopd_paper(z, t, sampled_logp_N=sampled, **how)  # pyright: ignore[reportArgumentType]
-    high = eopd_paper(z.double(), t.double(), sampled_logp_N=sampled.double(), **how)  # pyright: ignore[reportArgumentType]
+    low = eopd_paper(z, t, sampled_logp_N=sampled, **options)  # pyright: ignore[reportArgumentType]
+    high = eopd_paper(z.double(), t.double(), sampled_logp_N=sampled.double(), **options)  # pyright: ignore[reportArgumentType]
     assert low.tolist() == pytest.approx(high.tolist(), abs=1e-4)
     student = z.double().requires_grad_()
-    own = token_logprobs(student / 0.7, ids)
+    sampled_logp = token_logprobs(student / 0.7, ids)
     grads = [
         torch.autograd.grad(
-            eopd_paper(student, t.double(), sampled_logp_N=logp, **how).sum(),
+            eopd_paper(student, t.double(), sampled_logp_N=logp, **options).sum(),
             student,
             retain_graph=True,
         )[0]  # pyright: ignore[reportArgumentType]
-        for logp in (own, own.detach())
+        for logp in (sampled_logp, sampled_logp.detach())
     ]
     assert torch.equal(*grads)
 

@@ -225,7 +225,7 @@ def test_there_is_no_second_derivative_and_it_says_so() -> None:
         torch.autograd.grad(fused_entropy(student_ND, head).sum(), student_ND, create_graph=True)
 
 
-# ---- what is made: tensors and products ----
+# ---- allocations: tensors and products ----
 
 
 class Watch(TorchDispatchMode):
@@ -282,16 +282,22 @@ def test_no_matrix_of_all_logits_is_made(name: str, dtype: torch.dtype) -> None:
     student_ND, head, teacher_ND, _ = make(n=n, v=v, d=6, dtype=dtype)
     with Watch() as watch:
         values_N = losses_of(student_ND, head, teacher_ND, chunk)[name]()
-        # no multiple of ones: the head's gradient is made anew
+        # no multiple of ones: the head's gradient is computed again
         (values_N * torch.arange(n)).sum().backward()
     assert watch.largest == max(
         v * 6, chunk * v * (3 if name in ("jsd", "kl") else 2 if name == "entropy" else 1), n * 6
     )
 
 
-@pytest.mark.parametrize(("frozen", "head_gradient", "uniform", "products"), [
-    (False, "forward", True, 4), (True, "forward", True, 3), (False, "forward", False, 4 + 3), (False, "backward", False, 3 + 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("frozen", "head_gradient", "uniform", "products"),
+    [
+        (False, "forward", True, 4),
+        (True, "forward", True, 3),
+        (False, "forward", False, 4 + 3),
+        (False, "backward", False, 3 + 3),
+    ],
+)
 def test_how_many_matrix_products_a_step_costs(
     frozen: bool, head_gradient: Any, uniform: bool, products: int
 ) -> None:
@@ -423,7 +429,7 @@ def test_the_split_product_is_exact_to_float32() -> None:
     a, b = torch.randn(30, 200), torch.randn(200, 10).bfloat16()
     exact = a.double() @ b.double()
     assert (fused_sweep.split_product(a, b) - exact).norm() < 2e-5 * exact.norm()
-    # what the split is for
+    # why the products are split
     assert (fused_sweep.mixed_product(a.bfloat16(), b) - exact).norm() > 1e-3 * exact.norm()
 
 
@@ -431,12 +437,12 @@ def test_the_split_product_is_exact_to_float32() -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.7, 1.0])
 def test_identity_is_exactly_zero_with_zero_gradient(beta: float, dtype: torch.dtype) -> None:
     student_ND, head, *_ = make(n=33, d=17, v=301, dtype=dtype)
-    other = replace(head, weight_VD=head.weight_VD.detach().clone())
+    other_head = replace(head, weight_VD=head.weight_VD.detach().clone())
     values_N = fused_divergence(
         student_ND,
         head,
         student_ND.detach().clone(),
-        other,
+        other_head,
         divergence="jsd",
         beta=beta,
         temperature=0.7,
@@ -458,7 +464,7 @@ def test_identity_is_exactly_zero_with_zero_gradient(beta: float, dtype: torch.d
 def test_identity_is_exactly_zero_however_far_below_the_top_a_token_is(
     beta: float, dtype: torch.dtype
 ) -> None:
-    """Exponents are held where they would vanish: those of one side alone would make equal rows
+    """Exponents are clamped before they underflow: if one side alone were clamped, equal rows would
     differ by 1e-30."""
     hidden_ND = torch.tensor(
         [[0.0, -30.0, -80.0, -90.0, -700.0], [5.0, -torch.inf, 0.0, -65.0, -75.0]], dtype=dtype
@@ -514,7 +520,7 @@ def test_one_hot_students_and_teachers_stay_finite(name: str) -> None:
     )
 
 
-# ---- where it is called ----
+# ---- call sites ----
 
 
 @pytest.mark.parametrize("name", ["jsd", "kl", "logprobs", "entropy", "rows"])
@@ -603,8 +609,7 @@ def test_rows_that_a_view_skips_are_no_different() -> None:
 def test_the_compiled_variant_gives_the_same(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is given to the compiler, as it is and compiled; the latter takes most of this file's
-    time."""
+    """The compiled functions, plain and compiled; compilation takes most of this file's time."""
     if not compiled:
         monkeypatch.setattr(fused_compiled, "_compiled", lambda: fused_compiled._jsd)
     elif not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
@@ -612,7 +617,7 @@ def test_the_compiled_variant_gives_the_same(
     student_ND, head, teacher_ND, teacher_head = make(n=6, v=64)
     grad_N = torch.arange(6, dtype=torch.float64)
     for beta in (0.3,) if compiled else (0.0, 0.3, 1.0):
-        made = [
+        outputs = [
             fused_divergence(
                 student_ND,
                 head,
@@ -625,11 +630,11 @@ def test_the_compiled_variant_gives_the_same(
             )
             for backend in ("eager", "compile")
         ]
-        same((made[1].detach(),), (made[0].detach(),))
-        same(*(gradients(values_N, grad_N, student_ND, head) for values_N in made))
+        same((outputs[1].detach(),), (outputs[0].detach(),))
+        same(*(gradients(values_N, grad_N, student_ND, head) for values_N in outputs))
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 def test_what_does_not_match_is_refused_by_name() -> None:

@@ -17,8 +17,8 @@ import pytest
     reason="triton comes with torch's CUDA builds; this torch has none",
 )
 def test_the_kernel_gives_what_the_eager_one_gives(repository_root: Path) -> None:
-    """In a process of its own, as the interpreter is chosen when triton is imported."""
-    done = subprocess.run(
+    """In its own process, because triton chooses the interpreter when it is imported."""
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.losses.triton_child"],
         cwd=repository_root,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
@@ -26,5 +26,5 @@ def test_the_kernel_gives_what_the_eager_one_gives(repository_root: Path) -> Non
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "18 cases" in done.stdout
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "18 cases" in completed.stdout

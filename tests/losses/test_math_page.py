@@ -12,15 +12,15 @@ import pytest
 
 from composer_replication import losses
 
-# the fused kernels compute what the row functions define, and are held to them in test_fused.py;
-# the Triton one needs triton to import
+# the fused kernels compute the row functions, and test_fused.py compares them; the Triton kernel
+# needs triton to import
 MODULES = [
     f"{losses.__name__}.{m.name}"
     for m in pkgutil.iter_modules(losses.__path__)
     if not m.name.startswith("fused_")
 ]
-# the kernel's front, channel bookkeeping and the total are told elsewhere, the guide's names in
-# docs/coming_from_the_guide.md
+# other pages describe the fused functions, channel bookkeeping and the total;
+# docs/coming_from_the_guide.md describes the guide's names
 ELSEWHERE = {"fused", "channel", "total", "guide"}
 
 
@@ -33,8 +33,8 @@ def public_functions(module_name: str) -> list[str]:
 
 
 def test_the_examples_of_the_page_run(repository_root: Path) -> None:
-    done = doctest.testfile(str(repository_root / "docs" / "math.md"), module_relative=False)
-    assert done.attempted >= 10 and done.failed == 0
+    results = doctest.testfile(str(repository_root / "docs" / "math.md"), module_relative=False)
+    assert results.attempted >= 10 and results.failed == 0
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.rsplit(".", 1)[1] not in ELSEWHERE])

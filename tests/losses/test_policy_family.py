@@ -1,5 +1,5 @@
-"""The field's policy losses against formulae written out token by token in float64, and what the
-clamps and masks promise."""
+"""The field's policy losses against formulae written out token by token in float64, and the
+guarantees of clamps and masks."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def agrees(fn: Ours, expected: Expected) -> bool:
             value.detach().numpy(), expected(now, now, then, a, ref), rtol=1e-10, atol=1e-12
         )
         and np.allclose(leaf.grad.numpy(), slope, rtol=1e-6, atol=1e-8)
-        and others[0].grad is None  # what the sampler said is data
+        and others[0].grad is None  # the sampler's log-probs are data
         and others[2].grad is None
     )
 
@@ -330,8 +330,8 @@ def test_estimators_of_the_kl_from_samples(kind: Estimator, unbiased: bool) -> N
     (exact,) = torch.autograd.grad(truth, z, retain_graph=True)
     mean = (p.detach() * kl_estimate(logp, ref.log_softmax(-1), kind=kind)).sum()
     assert torch.allclose(mean, truth, rtol=1e-9) is unbiased
-    (own,) = torch.autograd.grad(mean, z, retain_graph=True)
-    assert torch.allclose(own, exact) is (kind == "k2")
+    (gradient,) = torch.autograd.grad(mean, z, retain_graph=True)
+    assert torch.allclose(gradient, exact) is (kind == "k2")
     through = (
         p.detach() * kl_estimate(logp, ref.log_softmax(-1), kind=kind, straight_through=True)
     ).sum()
@@ -365,28 +365,29 @@ def test_the_off_policy_mask_drops_drifted_sequences_of_negative_advantage_only(
     then = torch.zeros(12)
     drift = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.1, 0.9, 0.0, 0.0, 0.0])
     a = torch.tensor([1.0, -1.0, -1.0, 0.0])[GROUPS["sequence_N"]]
-    kept = off_policy_keep(then - drift, then, a, **GROUPS, threshold=0.3)
-    assert kept.tolist() == [True] * 3 + [False] + [True] * 8
+    keep = off_policy_keep(then - drift, then, a, **GROUPS, threshold=0.3)
+    assert keep.tolist() == [True] * 3 + [False] + [True] * 8
     assert not bool(
         off_policy_keep(then - drift, then, -torch.ones(12), **GROUPS, threshold=0.2)[8:].any()
     )
 
 
 def test_sequences_without_tokens_have_zero_sums_and_means() -> None:
-    x, where = torch.tensor([1.0, 2.0]), torch.tensor([2, 2])
-    assert sequence_sums(x, where, num_sequences=4).tolist() == [0.0, 0.0, 3.0, 0.0]
-    assert sequence_means(x, where, num_sequences=4).tolist() == [0.0, 0.0, 1.5, 0.0]
+    x, sequence_N = torch.tensor([1.0, 2.0]), torch.tensor([2, 2])
+    assert sequence_sums(x, sequence_N, num_sequences=4).tolist() == [0.0, 0.0, 3.0, 0.0]
+    assert sequence_means(x, sequence_N, num_sequences=4).tolist() == [0.0, 0.0, 1.5, 0.0]
 
 
 def test_an_empty_micro_batch_is_empty() -> None:
-    none, where = torch.zeros(0, requires_grad=True), torch.zeros(0, dtype=torch.long)
+    none, sequence_N = torch.zeros(0, requires_grad=True), torch.zeros(0, dtype=torch.long)
     total = (
         ppo_clip(none, none, none, clip_low=0.2, clip_high=0.2).sum() + dppo(none, none, none).sum()
     )
     total = (
-        total + gspo(none, none, none, where, num_sequences=0, clip_low=0.2, clip_high=0.2).sum()
+        total
+        + gspo(none, none, none, sequence_N, num_sequences=0, clip_low=0.2, clip_high=0.2).sum()
     )
-    total = total + vespo(none, none, none, where, num_sequences=3).sum()
+    total = total + vespo(none, none, none, sequence_N, num_sequences=3).sum()
     total.backward()
     assert total.item() == 0.0
 

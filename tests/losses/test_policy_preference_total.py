@@ -179,15 +179,15 @@ def test_dpo_of_policy_equal_to_reference_is_log_two() -> None:
 
 def test_the_margin_is_what_dpo_sees_and_gives_the_reference_no_gradient() -> None:
     p = pref()
-    given = (
+    arguments = (
         p["policy_chosen"],
         p["policy_rejected"],
         p["ref_chosen"].requires_grad_(),
         p["ref_rejected"].requires_grad_(),
     )
-    margin_P = margins(*given)
+    margin_P = margins(*arguments)
     assert (
-        torch.allclose(dpo(*given, beta=0.3), torch.log1p(torch.exp(-0.3 * margin_P)))
+        torch.allclose(dpo(*arguments, beta=0.3), torch.log1p(torch.exp(-0.3 * margin_P)))
         and not margin_P.requires_grad
     )
     by_hand = p["policy_chosen"] - p["policy_rejected"] - (p["ref_chosen"] - p["ref_rejected"])
@@ -263,15 +263,15 @@ def test_the_mean_does_not_depend_on_how_the_step_is_cut() -> None:
     """A mean per micro-batch, the known-wrong variant, does."""
     values = torch.randn(10)
     cuts = [values[:1], values[1:8], values[8:]]
-    whole = total_loss([part(values, 10)], {"lm_ce": 1.0})
+    at_once = total_loss([part(values, 10)], {"lm_ce": 1.0})
     assert torch.allclose(
         sum((total_loss([part(v, 10)], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())),
-        whole,
+        at_once,
         atol=1e-6,
     )
     assert not torch.allclose(
         sum((total_loss([part(v, len(v))], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())) / 3,
-        whole,
+        at_once,
         atol=1e-3,
     )
 
@@ -315,8 +315,8 @@ def test_scales_divide_by_the_running_mean_or_not_at_all() -> None:
 
 
 def test_the_running_mean_is_exponential_and_corrected_for_its_start() -> None:
-    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean stays behind
-    where norms move."""
+    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean lags behind
+    moving norms."""
     norms = np.random.default_rng(3).uniform(0.5, 2.0, 30)
     mean, moment = RunningMean(), 0.0
     for n, norm in enumerate(norms, start=1):

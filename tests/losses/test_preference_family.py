@@ -75,22 +75,22 @@ FAMILY: dict[str, tuple[Ours, Expected]] = {
 
 
 def agrees(fn: Ours, expected: Expected) -> bool:
-    given = pairs()
-    leaves = [torch.tensor(x, requires_grad=True) for x in given]
+    logps = pairs()
+    leaves = [torch.tensor(x, requires_grad=True) for x in logps]
     value = fn(*leaves)
     value.sum().backward()
     for side in (0, 1):
         step = [np.zeros(7)] * 4
         step[side] = np.full(7, 1e-6)
         up, down = (
-            expected(*(x + h for x, h in zip(given, step, strict=True))),
-            expected(*(x - h for x, h in zip(given, step, strict=True))),
+            expected(*(x + h for x, h in zip(logps, step, strict=True))),
+            expected(*(x - h for x, h in zip(logps, step, strict=True))),
         )
         grad = leaves[side].grad
         if grad is None or not np.allclose(grad.numpy(), (up - down) / 2e-6, rtol=1e-6, atol=1e-8):
             return False
     return (
-        np.allclose(value.detach().numpy(), expected(*given), rtol=1e-12)
+        np.allclose(value.detach().numpy(), expected(*logps), rtol=1e-12)
         and leaves[2].grad is None
         and leaves[3].grad is None
     )
@@ -102,10 +102,10 @@ def test_value_and_gradient_equal_the_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize("right", FAMILY)
-@pytest.mark.parametrize("other", FAMILY)
-def test_each_variant_trains_by_its_own_gradient(right: str, other: str) -> None:
+@pytest.mark.parametrize("wrong", FAMILY)
+def test_each_variant_trains_by_its_own_gradient(right: str, wrong: str) -> None:
     """A variant that is silently trained as another would agree with it."""
-    assert agrees(FAMILY[other][0], FAMILY[right][1]) is (right == other)
+    assert agrees(FAMILY[wrong][0], FAMILY[right][1]) is (right == wrong)
 
 
 WRONG: dict[str, tuple[str, Ours]] = {
@@ -145,19 +145,19 @@ def test_large_margins_neither_overflow_nor_vanish_to_nan() -> None:
 
 
 def test_a_longer_sequence_has_no_larger_mean_and_an_empty_one_is_an_error() -> None:
-    logp, where = torch.tensor([-1.0, -1.0, -1.0, -2.0]), torch.tensor([0, 0, 0, 1])
-    assert sequence_mean_logprobs(logp, where, num_sequences=2).tolist() == [-1.0, -2.0]
-    assert sequence_logprobs(logp, where, num_sequences=2).tolist() == [-3.0, -2.0]
+    logp, sequence_N = torch.tensor([-1.0, -1.0, -1.0, -2.0]), torch.tensor([0, 0, 0, 1])
+    assert sequence_mean_logprobs(logp, sequence_N, num_sequences=2).tolist() == [-1.0, -2.0]
+    assert sequence_logprobs(logp, sequence_N, num_sequences=2).tolist() == [-3.0, -2.0]
     # 0 / 0 would be NaN, as it is in three libraries
     for fn in (sequence_logprobs, sequence_mean_logprobs):
         with pytest.raises(ValueError, match="without a response token"):
-            fn(logp, where, num_sequences=3)
+            fn(logp, sequence_N, num_sequences=3)
 
 
 def test_length_normalised_dpo_is_dpo_of_the_means() -> None:
     logp, ref = (torch.tensor(np.random.default_rng(s).normal(size=7)) for s in (0, 1))
-    where = torch.tensor([0, 0, 0, 0, 1, 1, 1])
-    means, ref_means = (sequence_mean_logprobs(x, where, num_sequences=2) for x in (logp, ref))
+    sequence_N = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    means, ref_means = (sequence_mean_logprobs(x, sequence_N, num_sequences=2) for x in (logp, ref))
     z = 2.0 * ((logp[:4].mean() - ref[:4].mean()) - (logp[4:].mean() - ref[4:].mean()))
     got = dpo(means[:1], means[1:], ref_means[:1], ref_means[1:], beta=2.0)
     assert got.item() == pytest.approx(math.log1p(math.exp(-z.item())))

@@ -1,4 +1,4 @@
-"""Reductions as weights: what a step's loss is does not depend on how the step was cut."""
+"""Reductions as weights: the loss of a step does not depend on how the step was cut."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def test_any_cut_adds_up_to_the_same_loss_and_gradient(
     sequence = torch.arange(len(rows)).repeat_interleave(torch.tensor(lengths))
     counts = Units.of(sequence)
     options = {"reduction": reduction, "counts": counts, "constant": 7.0, "dtype": torch.float64}
-    whole = reduce(values, weights(sequence, **options))
-    assert whole.item() == pytest.approx(expected(rows, reduction))
+    at_once = reduce(values, weights(sequence, **options))
+    assert at_once.item() == pytest.approx(expected(rows, reduction))
     edges = [0, *sorted(min(c, len(rows)) for c in cuts), len(rows)]
     total = torch.zeros((), dtype=torch.float64)
     # micro-batches of whole sequences, some of them empty
     for first, last in itertools.pairwise(edges):
         mine = (sequence >= first) & (sequence < last)
         total = total + reduce(values[mine], weights(sequence[mine] - first, **options))
-    assert total.item() == pytest.approx(whole.item(), rel=1e-12, abs=1e-12)
-    (one,), (cut,) = torch.autograd.grad(whole, values), torch.autograd.grad(total, values)
-    assert torch.allclose(one, cut, rtol=1e-12)
+    assert total.item() == pytest.approx(at_once.item(), rel=1e-12, abs=1e-12)
+    (uncut,), (cut,) = torch.autograd.grad(at_once, values), torch.autograd.grad(total, values)
+    assert torch.allclose(uncut, cut, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_an_empty_step_is_zero_with_zero_gradient(reduction: Reduction) -> None:
 
 def test_every_published_name_has_a_known_reduction() -> None:
     assert set(PUBLISHED.values()) <= set(REDUCTIONS)
-    one = torch.zeros(1, dtype=torch.long)
+    index = torch.zeros(1, dtype=torch.long)
     with pytest.raises(ValueError, match="positive constant"):
-        weights(one, reduction="constant", counts=Units(tokens=1, sequences=1))
+        weights(index, reduction="constant", counts=Units(tokens=1, sequences=1))
     with pytest.raises(ValueError, match="unknown reduction"):
-        weights(one, reduction="mean", counts=Units(tokens=1, sequences=1))
+        weights(index, reduction="mean", counts=Units(tokens=1, sequences=1))

@@ -37,18 +37,19 @@ from composer_replication.losses.taid import taid, taid_target
 from composer_replication.losses.topk import topk_divergence
 from composer_replication.losses.trust_region import dppo, reference_kl
 from tests.losses import reference
+from tests.losses.reference import random_logits
 
 Fn = Callable[[Tensor, Tensor], Tensor]
-TAU = 1.5  # between the entropies of the teachers that `pair` makes
+TAU = 1.5  # between the entropies of the teachers that `random_logits` makes
 
 
 @dataclass(frozen=True)
 class Row:
-    """One function with its options bound, its reference, and what holds of it."""
+    """One function with its options bound, its reference, and its properties."""
 
     fn: Fn
     expected: reference.Rows
-    divergence: bool = True  # 0 with zero gradient where student = teacher, never below 0
+    divergence: bool = True  # 0 with zero gradient if student = teacher, never below 0
     limit: float = np.inf
     drops: bool = True  # a column of -inf on both sides equals no column
 
@@ -143,16 +144,9 @@ ROWS: dict[str, Row] = {
 every_row = pytest.mark.parametrize("name", ROWS)
 
 
-def pair(
-    n: int = 5, v: int = 9, scale: float = 1.5, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
-
-
 def agrees(fn: Fn, expected: reference.Rows) -> bool:
     """Value, the student's gradient under uneven weights, and no gradient for the teacher."""
-    s_np, t_np = pair()
+    s_np, t_np = random_logits()
     s, t = torch.tensor(s_np, requires_grad=True), torch.tensor(t_np, requires_grad=True)
     w = np.linspace(0.5, 2.0, len(s_np))
     value = fn(s, t)
@@ -189,19 +183,19 @@ def test_identity_is_exactly_zero_with_zero_gradient(name: str, dtype: torch.dty
 
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.drops])
 def test_a_column_of_minus_infinity_equals_a_dropped_column(name: str) -> None:
-    s_np, t_np = pair(v=10)
+    s_np, t_np = random_logits(v=10)
     s_np[:, 4] = t_np[:, 4] = -np.inf
     s, t = torch.tensor(s_np, requires_grad=True), torch.tensor(t_np)
-    kept = torch.tensor([c for c in range(10) if c != 4])
-    short = s.detach()[:, kept].requires_grad_()
-    value, dropped = ROWS[name].fn(s, t), ROWS[name].fn(short, t[:, kept])
+    columns = torch.tensor([c for c in range(10) if c != 4])
+    short = s.detach()[:, columns].requires_grad_()
+    value, dropped = ROWS[name].fn(s, t), ROWS[name].fn(short, t[:, columns])
     value.sum().backward()
     dropped.sum().backward()
     assert s.grad is not None and short.grad is not None
     assert torch.allclose(value, dropped, rtol=1e-12, atol=1e-14) and bool(
         (s.grad[:, 4] == 0).all()
     )
-    assert torch.allclose(s.grad[:, kept], short.grad, rtol=1e-10, atol=1e-14)
+    assert torch.allclose(s.grad[:, columns], short.grad, rtol=1e-10, atol=1e-14)
 
 
 @every_row
@@ -235,7 +229,7 @@ def test_the_edges_stay_finite(name: str, side: str) -> None:
 
 @every_row
 def test_no_rows_and_more_dimensions(name: str) -> None:
-    s_np, t_np = pair(n=6)
+    s_np, t_np = random_logits(n=6)
     s, t = torch.tensor(s_np), torch.tensor(t_np)
     flat = ROWS[name].fn(s, t)
     assert torch.equal(ROWS[name].fn(s.view(2, 3, 9), t.view(2, 3, 9)), flat.view(2, 3))
@@ -319,11 +313,11 @@ def test_known_wrong_variants_do_not_agree(name: str) -> None:
     assert not agrees(fn, ROWS[right].expected)
 
 
-# ---- what single functions promise ----
+# ---- properties of single functions ----
 
 
 def test_top_k_of_the_whole_vocabulary_is_the_full_divergence() -> None:
-    s, t = (torch.tensor(z) for z in pair())
+    s, t = (torch.tensor(z) for z in random_logits())
     for rest in ("tail", "renormalised"):
         for k in (9, 50):
             assert torch.allclose(
@@ -347,8 +341,8 @@ def test_the_tail_of_a_vocabulary_whose_rest_does_not_exist_is_no_number_trap() 
 
 
 def test_the_tails_floor_is_a_floor_and_gives_no_gradient() -> None:
-    """What a sure teacher puts on its tail is 1e-7 at least in TRL and lasgroup; exact here unless
-    asked for."""
+    """The tail mass of a certain teacher is at least 1e-7 in TRL and lasgroup; here it is exact
+    unless a floor is requested."""
     s, t = torch.tensor([[0.5, 0.0, 0.2]]).double(), torch.tensor([[60.0, 0.0, 0.0]]).double()
     options = {"k": 1, "support": "teacher", "rest": "tail", "beta": 1.0}
     p, tail = reference.softmax(s.numpy())[0, 0], 2 * np.exp(-60.0)
@@ -375,7 +369,7 @@ def test_top_k_near_equality_keeps_its_digits_in_float32() -> None:
 
 
 def test_raised_log_probs_are_verls_clamp() -> None:
-    s_np, t_np = pair()
+    s_np, t_np = random_logits()
     value = topk_divergence(
         torch.tensor(s_np),
         torch.tensor(t_np),
@@ -392,17 +386,17 @@ def test_raised_log_probs_are_verls_clamp() -> None:
 
 
 def test_entries_add_up_to_the_divergence_and_the_clip_may_make_it_negative() -> None:
-    s, t = (torch.tensor(z) for z in pair())
+    s, t = (torch.tensor(z) for z in random_logits())
     for beta in (0.0, 0.3, 1.0):
-        whole = entries(s.log_softmax(-1), t.log_softmax(-1), beta=beta).sum(-1)
-        assert torch.allclose(whole, jsd(s, t, beta=beta, raw=True))
+        sums = entries(s.log_softmax(-1), t.log_softmax(-1), beta=beta).sum(-1)
+        assert torch.allclose(sums, jsd(s, t, beta=beta, raw=True))
     assert float(entry_clipped(s, t, entry_clip=1e-3, beta=0.0).min()) < 0
     held = clip_tokens(torch.tensor([0.1, 5.0], requires_grad=True), maximum=1.0)
     assert held.tolist() == pytest.approx([0.1, 1.0])
 
 
 def test_eopd_from_sampled_tokens_is_the_clipped_surrogate_plus_the_gated_part() -> None:
-    s_np, t_np = pair()
+    s_np, t_np = random_logits()
     s, t, ids = torch.tensor(s_np), torch.tensor(t_np), torch.tensor([0, 3, 8, 8, 1])
     logp, teacher = token_logprobs(s, ids), token_logprobs(t, ids)
     then = logp + torch.linspace(-0.6, 0.6, 5, dtype=torch.float64)
@@ -422,7 +416,7 @@ def test_entropy_of_the_corners_and_its_gradient() -> None:
     assert entropy(one_hot).tolist() == [0.0] and teacher_entropy(
         torch.zeros(1, 7)
     ).item() == pytest.approx(1.945910149)
-    z_np = pair()[0]
+    z_np = random_logits()[0]
     z = torch.tensor(z_np, requires_grad=True)
     value = entropy(z)
     value.sum().backward()
@@ -438,7 +432,7 @@ def test_entropy_of_the_corners_and_its_gradient() -> None:
 
 
 def test_the_gates_of_one_hot_and_uniform_teachers() -> None:
-    s = torch.tensor(pair(n=1)[0])
+    s = torch.tensor(random_logits(n=1)[0])
     one_hot, uniform = torch.full_like(s, -torch.inf), torch.zeros_like(s)
     one_hot[0, 2] = 0.0
     assert soft_gate(one_hot).item() == 0.0 and soft_gate(uniform).item() == pytest.approx(1.0)
@@ -448,7 +442,7 @@ def test_the_gates_of_one_hot_and_uniform_teachers() -> None:
 
 
 def test_taid_at_its_ends_and_with_missing_columns() -> None:
-    s, t = (torch.tensor(z) for z in pair())
+    s, t = (torch.tensor(z) for z in random_logits())
     assert torch.allclose(taid(s, t, t=0.0), entropy(s))
     assert torch.allclose(taid(s, t, t=1.0), kl_teacher_student(s, t) + teacher_entropy(t))
     grad = torch.autograd.functional.jacobian(lambda z: taid(z, t, t=0.0).sum(), s)
@@ -511,7 +505,7 @@ def test_taid_without_a_number_within_0_and_1_is_refused(t: float) -> None:
 def test_columns_behind_the_vocabulary_do_not_count() -> None:
     s, t = torch.randn(3, 9), torch.randn(3, 9)
     s[:, 7:], t[:, 7:] = 50.0, -3.0
-    given: dict[str, Callable[..., Tensor]] = {
+    functions: dict[str, Callable[..., Tensor]] = {
         "topk": lambda s, t, **o: topk_divergence(
             s, t, k=3, support="teacher", rest="tail", beta=0.5, **o
         ),
@@ -522,7 +516,7 @@ def test_columns_behind_the_vocabulary_do_not_count() -> None:
         "paper": eopd_paper,
         "soft": eopd_soft_gate,
     }
-    for name, fn in given.items():
+    for name, fn in functions.items():
         assert torch.allclose(fn(s, t, vocab=7), fn(s[:, :7], t[:, :7])), name
 
 

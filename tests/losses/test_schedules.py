@@ -1,4 +1,4 @@
-"""TAID's schedule: the published rule, and the step without a site, which is none."""
+"""TAID's schedule: the published rule, and steps without a site, which do not advance it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_the_published_rule(losses: list[float], alpha: float, t_end: float) -> 
 def test_a_step_without_a_site_is_not_an_update() -> None:
     """Taken as a loss of 0, it would hold t still for thousands of steps."""
     losses = [2.0 - 0.004 * i for i in range(60)]
-    told, silent, trapped = (TaidSchedule(num_steps=100_000, alpha=5e-3) for _ in range(3))
+    stepped, silent, trapped = (TaidSchedule(num_steps=100_000, alpha=5e-3) for _ in range(3))
     for step, loss in enumerate(losses):
-        told.update(loss, step=step, tokens=30)
+        stepped.update(loss, step=step, tokens=30)
         silent.update(loss, step=step, tokens=30)
         trapped.update(loss, step=step, tokens=30)
         if step == 3:
@@ -56,9 +56,9 @@ def test_a_step_without_a_site_is_not_an_update() -> None:
                 silent.momentum,
                 silent.previous_loss,
             )
-            silent.update(math.nan, step=step, tokens=0)  # the mean of nothing
+            silent.update(math.nan, step=step, tokens=0)  # the mean of no tokens
             trapped.update(0.0, step=step, tokens=1)
-    assert silent.t == told.t and told.t > 0.45
+    assert silent.t == stepped.t and stepped.t > 0.45
     assert trapped.t < 0.42 and trapped.momentum < -1e12
 
 

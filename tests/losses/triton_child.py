@@ -20,7 +20,7 @@ def main() -> int:
         t_CV = z_CV + noise * torch.randn(5, vocab, generator=generator)
         t_CV[0] = z_CV[0]  # identity
         z_CV[1, 3] = t_CV[1, 3] = z_CV[2, 4] = t_CV[3, 5] = -math.inf
-        found = []
+        results = []
         for kernel in (
             fused_eager.eager_divergence(beta, 2.0),
             fused_triton.triton_divergence(beta, 2.0),
@@ -29,8 +29,8 @@ def main() -> int:
             values_C, factor_C = kernel.rows(
                 grad_CV, other_CV, None, torch.empty(3, 5, vocab), True
             )
-            found.append((values_C, grad_CV * factor_C[:, None]))
-        (values_C, grad_CV), (other_C, other_CV) = found
+            results.append((values_C, grad_CV * factor_C[:, None]))
+        (values_C, grad_CV), (other_C, other_CV) = results
         assert other_C[0] == 0 and bool((other_CV[0] == 0).all()), (vocab, beta, noise)
         assert torch.allclose(other_C, values_C, rtol=1e-3, atol=0), (vocab, beta, noise)
         assert bool(((other_CV - grad_CV).norm(dim=1) <= 1e-3 * grad_CV.norm(dim=1)).all()), (

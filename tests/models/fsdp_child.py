@@ -25,7 +25,7 @@ def sharded(*, checkpointed: bool) -> Any:
     return model
 
 
-def whole(gradients: list[Any]) -> list[torch.Tensor]:
+def full_gradients(gradients: list[Any]) -> list[torch.Tensor]:
     return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
 
 
@@ -34,8 +34,10 @@ def main() -> None:
     mine = [random_rows(seed) for seed in (11, 12)]
     rank = dist.get_rank()
     alone = make("qwen3").double()
-    both = [by_rows(alone, rows)[1] for rows in mine]
-    expected = [(a + b) / 2 for a, b in zip(*both, strict=True)]  # FSDP takes the mean over ranks
+    of_all_ranks = [by_rows(alone, rows)[1] for rows in mine]
+    expected = [
+        (a + b) / 2 for a, b in zip(*of_all_ranks, strict=True)
+    ]  # FSDP takes the mean over ranks
     # a sharded model's rows must be as many on each rank: every forward is a collective
     assert len(mine[0]) == len(mine[1])
     for checkpointed in (False, True):
@@ -43,8 +45,14 @@ def main() -> None:
         values, gradients = by_tree(model, mine[rank])
         rows_values, rows_gradients = by_rows(model, mine[rank])
         assert gap(values, rows_values) <= 1e-6
-        assert gap(whole(gradients), whole(rows_gradients)) <= 1e-6
-        assert gap(whole(gradients)[: len(expected)], expected[: len(whole(gradients))]) <= 1e-6
+        assert gap(full_gradients(gradients), full_gradients(rows_gradients)) <= 1e-6
+        assert (
+            gap(
+                full_gradients(gradients)[: len(expected)],
+                expected[: len(full_gradients(gradients))],
+            )
+            <= 1e-6
+        )
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ from tests.models.test_head import HIDDEN_ND, Wrapped
 
 
 def main(path: str) -> None:
-    """Give this rank's half of the rows to the fused loss, and write what came of it."""
+    """Give this rank's half of the rows to the fused loss, and write the results."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     model = Wrapped(bias=True)
@@ -26,14 +26,14 @@ def main(path: str) -> None:
     weight, bias = model.lm_head.weight, model.lm_head.bias
     all_values = [torch.empty(2) for _ in range(world)]
     dist.all_gather(all_values, values_N.detach())
-    found = {
+    results = {
         "weight": weight.grad.full_tensor(),
         "bias": bias.grad.full_tensor(),
         "values": torch.cat(all_values),
     }
-    found["sharded"] = torch.tensor(weight.grad.to_local().shape[0] < weight.shape[0])
+    results["sharded"] = torch.tensor(weight.grad.to_local().shape[0] < weight.shape[0])
     if rank == 0:
-        torch.save(found, path)
+        torch.save(results, path)
     dist.destroy_process_group()
 
 

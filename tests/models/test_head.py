@@ -1,5 +1,5 @@
-"""The head of a model as one matrix: what families do behind it, LoRA on it, shards of it; and what
-is refused."""
+"""The head of a model as one matrix: post-processing by family, LoRA on it, shards of it; and the
+refusals."""
 
 from __future__ import annotations
 
@@ -190,11 +190,11 @@ def test_the_gradient_of_a_sharded_head_comes_back_to_the_shards(
     finally:
         for process in ranks:
             process.kill()
-    found = torch.load(tmp_path / "found.pt")
+    results = torch.load(tmp_path / "found.pt")
     model = Wrapped(bias=True)
     values_N = token_logprobs(model.lm_head(HIDDEN_ND[:4]), torch.arange(4))
     (values_N * torch.arange(1.0, 5.0)).sum().backward()
-    assert found["sharded"] and torch.allclose(found["values"], values_N.detach(), rtol=1e-5)
+    assert results["sharded"] and torch.allclose(results["values"], values_N.detach(), rtol=1e-5)
     for name in ("weight", "bias"):
         grad = getattr(model.lm_head, name).grad
-        assert torch.allclose(found[name], grad / 2, rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(results[name], grad / 2, rtol=1e-4, atol=1e-6), name

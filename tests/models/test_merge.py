@@ -1,4 +1,4 @@
-"""A merge of adapters: the sum in float64, rounded once; what is no W + s B A is refused."""
+"""A merge of adapters: the sum in float64, rounded once; anything but W + s B A is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from composer_replication.models.merge import MAX_DRIFT, merge_adapters
 
 
 def adapted(dtype: torch.dtype = torch.float32, *, size: float = 0.05, **more: Any) -> Student:
-    """A small Qwen3 with an adapter that is not nothing."""
+    """A small Qwen3 with a non-zero adapter."""
     torch.manual_seed(0)
     shape: dict[str, Any] = {
         "hidden_size": 16,

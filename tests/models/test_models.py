@@ -63,7 +63,7 @@ def tokenizer() -> Any:
 
 def model_of(family: str) -> Any:
     torch.manual_seed(0)
-    made = {
+    options = {
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
         "llama with a biased head": lambda: _biased(LlamaForCausalLM(LlamaConfig(**SHAPE))),
         "gemma2 with a soft cap": lambda: Gemma2ForCausalLM(
@@ -75,7 +75,7 @@ def model_of(family: str) -> Any:
         "cohere with a scale": lambda: CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.3)),
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=16, n_layer=1, n_head=2)),
     }
-    return made[family]()
+    return options[family]()
 
 
 def _biased(model: Any) -> Any:
@@ -107,8 +107,8 @@ def test_projected_hidden_states_are_the_models_own_logits(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_on_the_right_reaches_no_token(family: str) -> None:
-    """Without a mask: whatever stands behind a row's end, its hidden states are those of the row
-    alone and of a masked forward."""
+    """Without a mask: whatever follows a row's end, its hidden states are those of the row alone
+    and of a masked forward."""
     model = model_of(family).eval()
     ids_BT = torch.tensor([[3, 4, 5, 6, 7, 8], [7, 8, 9, 0, 0, 0], [7, 8, 9, 2, 29, 5]])
     hidden_BTD = final_hidden(model, ids_BT)
@@ -161,9 +161,9 @@ def test_rows_in_parts_give_the_same_predictors() -> None:
         )
         for limit in (1, 10, 20, 1000)
     ]
-    for row, position, *found in zip(row_N, position_N, *results, strict=True):
+    for row, position, *values in zip(row_N, position_N, *results, strict=True):
         alone = final_hidden(model, ids_BT[row : row + 1, :position])[0, -1]
-        assert all(torch.allclose(state, alone, atol=1e-5) for state in found)
+        assert all(torch.allclose(state, alone, atol=1e-5) for state in values)
 
 
 # ---- the tiny student ----
@@ -172,12 +172,14 @@ def test_rows_in_parts_give_the_same_predictors() -> None:
 def test_the_tiny_student_has_the_promised_size_and_is_made_from_its_seed(tokenizer: Any) -> None:
     model = make_tiny(tokenizer, seed=3)
     torch.manual_seed(99)
-    again, other = make_tiny(tokenizer, seed=3), make_tiny(tokenizer, seed=4)
+    again, another = make_tiny(tokenizer, seed=3), make_tiny(tokenizer, seed=4)
     assert 400_000 <= sum(p.numel() for p in model.parameters()) <= 800_000
     assert all(
         torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
     )
-    assert not torch.equal(model.get_input_embeddings().weight, other.get_input_embeddings().weight)
+    assert not torch.equal(
+        model.get_input_embeddings().weight, another.get_input_embeddings().weight
+    )
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     assert model.config.eos_token_id == tokenizer.eos_token_id and model.config.vocab_size == len(
         tokenizer
@@ -218,10 +220,10 @@ def test_tiny_by_name_saved_and_loaded_by_folder(tokenizer: Any, tmp_path: Path)
         tokenizer=load_tokenizer(str(tmp_path / "tiny")),
         seed=0,
     )
-    for (name, a), (other, b) in zip(
+    for (name, a), (other_name, b) in zip(
         student.model.named_parameters(), again.model.named_parameters(), strict=True
     ):
-        assert name == other and torch.equal(a, b)
+        assert name == other_name and torch.equal(a, b)
     assert again.tokenizer("def x")["input_ids"] == tokenizer("def x")["input_ids"]
     named = json.loads((tmp_path / "tiny" / "config.json").read_bytes())["architectures"]
     assert named == ["Qwen3ForCausalLM"], (
@@ -273,6 +275,6 @@ def test_lora_starts_as_no_change_and_comes_back_from_disk(tokenizer: Any, tmp_p
 
 def test_weights_of_another_model_are_refused(tokenizer: Any, tmp_path: Path) -> None:
     save_student(load_student(StudentSettings(), tokenizer=tokenizer, seed=5), tmp_path / "tiny")
-    other = Student(name="other", model=model_of("gpt2"), tokenizer=tokenizer)
+    unfit = Student(name="other", model=model_of("gpt2"), tokenizer=tokenizer)
     with pytest.raises(DataError, match="another model"):
-        load_weights(other, tmp_path / "tiny")
+        load_weights(unfit, tmp_path / "tiny")

@@ -21,7 +21,7 @@ STUDENT = Path(__file__).resolve().parents[2] / "examples" / "workshop_student"
 
 
 class Payload:
-    """What a pickle can do: write a file when it is read."""
+    """A pickle payload: it writes a file when it is read."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -36,8 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def evil(folder: Path, mark: Path) -> None:
-    """The folder with code of its own for the model and the tokenizer, of a type that transformers
-    does not know."""
+    """A folder with code for its model and tokenizer, of a type that transformers does not know."""
     (folder / "code.py").write_text(
         f"import pathlib\npathlib.Path({str(mark)!r}).write_text('ran')\nclass X: pass\n", "utf-8"
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.models import tree_attention as attention
+from composer_replication.models import tree_attention as attention_module
 from composer_replication.models.tree_attention import KeyValues, mask_mod, tree_attention_forward
 from composer_replication.models.tree_forward import (
     REMEDY,
@@ -35,7 +35,7 @@ EXACT = ["qwen3", "llama", "mistral", "gemma3"]
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(EXACT), st.sampled_from(["chains", "dense"]))
-def test_random_trees_equal_their_rows(seed: int, family: str, mode: attention.Mode) -> None:
+def test_random_trees_equal_their_rows(seed: int, family: str, mode: attention_module.Mode) -> None:
     model, rows = make(family, seed=seed % 7).double(), random_rows(seed)
     (ours, our_grads), (theirs, their_grads) = by_tree(model, rows, mode=mode), by_rows(model, rows)
     assert gap(ours, theirs) <= 1e-6 and gap(our_grads, their_grads) <= 1e-6
@@ -43,8 +43,8 @@ def test_random_trees_equal_their_rows(seed: int, family: str, mode: attention.M
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_moe"])
 @pytest.mark.parametrize("mode", ["chains", "dense"])
-def test_soft_caps_sinks_and_experts(family: str, mode: attention.Mode) -> None:
-    """Their own attention is computed in float32, so that is what it is compared in."""
+def test_soft_caps_sinks_and_experts(family: str, mode: attention_module.Mode) -> None:
+    """Their attention is computed in float32, so the comparison is too."""
     model, rows = make(family), random_rows(3)
     (ours, our_grads), (theirs, their_grads) = by_tree(model, rows, mode=mode), by_rows(model, rows)
     assert gap(ours, theirs) <= 2e-5 and gap(our_grads, their_grads) <= 2e-5
@@ -56,9 +56,9 @@ def test_small_chunks_and_a_second_gathering_change_nothing(
 ) -> None:
     model, rows = make(family), random_rows(4, trunk=60)
     values, grads = by_tree(model, rows)
-    monkeypatch.setattr(attention, "_MASK_ENTRIES", 1)  # the smallest chunks there are
-    monkeypatch.setattr(attention, "_WINDOW_CHUNK", 7)
-    monkeypatch.setattr(attention, "_COPIED_KEYS", 0)
+    monkeypatch.setattr(attention_module, "_MASK_ENTRIES", 1)  # the smallest chunks there are
+    monkeypatch.setattr(attention_module, "_WINDOW_CHUNK", 7)
+    monkeypatch.setattr(attention_module, "_COPIED_KEYS", 0)
     again, again_grads = by_tree(model, rows)
     assert gap(again, values) <= 2e-6 and gap(again_grads, grads) <= 2e-5
 
@@ -66,7 +66,7 @@ def test_small_chunks_and_a_second_gathering_change_nothing(
 @pytest.mark.parametrize("family", [*EXACT, "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("mode", ["chains", "dense"])
 def test_branches_on_kept_keys_and_values_equal_their_rows(
-    family: str, mode: attention.Mode
+    family: str, mode: attention_module.Mode
 ) -> None:
     for seed in range(3):
         model, rows = make(family), random_rows(seed)
@@ -75,12 +75,12 @@ def test_branches_on_kept_keys_and_values_equal_their_rows(
 
 def test_keys_are_kept_without_gradient_and_once() -> None:
     model = make("qwen3")
-    plan, kept = Forest.grow(random_rows(1)).over(range(4)), KeyValues()
-    hidden_QD = tree_hidden(model, plan, keep=kept)
-    assert sorted(kept.layers) == [0, 1] and hidden_QD.requires_grad
+    plan, cache = Forest.grow(random_rows(1)).over(range(4)), KeyValues()
+    hidden_QD = tree_hidden(model, plan, keep=cache)
+    assert sorted(cache.layers) == [0, 1] and hidden_QD.requires_grad
     assert all(
         k.shape == (1, 2, plan.size, 8) and not k.requires_grad
-        for pair in kept.layers.values()
+        for pair in cache.layers.values()
         for k in pair
     )
 
@@ -93,13 +93,13 @@ def test_checkpointed_layers_run_again_over_the_same_pass(reentrant: bool) -> No
     model.enable_input_require_grads()
     again = by_tree(model, rows)
     assert gap(again[0], plain[0]) <= 1e-12 and gap(again[1], plain[1]) <= 1e-9
-    kept = KeyValues()
+    cache = KeyValues()
     with tree_attention(model):
-        hidden_QD = tree_hidden(model, Forest.grow(rows).over([0]), keep=kept)
-        before = {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()}
+        hidden_QD = tree_hidden(model, Forest.grow(rows).over([0]), keep=cache)
+        before = {layer: pair[0].data_ptr() for layer, pair in cache.layers.items()}
         hidden_QD.sum().backward()
     # not written a second time
-    assert {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()} == before
+    assert {layer: pair[0].data_ptr() for layer, pair in cache.layers.items()} == before
 
 
 def test_a_checkpointed_backward_outside_is_an_error_and_not_a_plain_row() -> None:
@@ -137,8 +137,8 @@ def test_bfloat16_is_as_close_to_its_rows_as_rounding_lets_it() -> None:
 
 
 def test_a_branch_never_changes_another_one() -> None:
-    """Bit for bit: other ids in a sibling branch, and in what follows the fork on the trunk, leave
-    a branch as it is."""
+    """Bit for bit: other ids in a sibling branch, or behind the fork on the trunk, do not change a
+    branch."""
     model, trunk = make("mistral"), random_rows(8)[0]
     chosen, sibling = (*trunk[:9], 1, 2, 3), (*trunk[:9], 4, 5, 6)
     rows = [trunk, chosen, sibling]
@@ -170,11 +170,13 @@ def test_the_mask_for_flex_attention_is_the_dense_one(window: int | None) -> Non
             forest.over(range(len(forest.paths))),
         ):
             sees = mask_mod(plan, window=window, device="cpu")
-            found = create_mask(sees, None, None, plan.size, plan.offset + plan.size, device="cpu")
-            assert torch.equal(found[0, 0], plan.mask_QK(window=window))
+            block_mask = create_mask(
+                sees, None, None, plan.size, plan.offset + plan.size, device="cpu"
+            )
+            assert torch.equal(block_mask[0, 0], plan.mask_QK(window=window))
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize("family", [*EXACT, "gemma2", "gpt_oss", "qwen3_moe"])
@@ -221,8 +223,8 @@ def test_state_that_only_the_modules_show_is_refused() -> None:
 
 
 def test_a_model_that_mixes_tokens_elsewhere_is_found_by_its_values() -> None:
-    """No name gives it away: each token also reads the one before it in the sequence, whatever
-    branch that belongs to."""
+    """No name reveals it: each token also reads the one before it in the sequence, whatever branch
+    that belongs to."""
     model = make("qwen3")
     model.model.layers[0].mlp.register_forward_hook(
         lambda module, inputs, out: out + out.roll(1, dims=1)
@@ -265,7 +267,7 @@ def test_the_attention_of_before_comes_back_also_after_an_error() -> None:
 
 def test_flex_attention_has_no_dropout() -> None:
     plan = Forest.grow([(1, 2)]).over([0])
-    call = attention.TreeCall(plan=plan, mode="flex")
+    call = attention_module.TreeCall(plan=plan, mode="flex")
     module, states = SimpleNamespace(layer_idx=0, config=SimpleNamespace()), torch.ones(1, 2, 2, 4)
     with pytest.raises(ValueError, match="no dropout"):
         tree_attention_forward(module, states, states, states, None, dropout=0.5, tree_call=call)
@@ -275,7 +277,7 @@ def test_flex_attention_has_no_dropout() -> None:
 
 
 def test_two_ranks_of_fsdp_equal_rows(repository_root: Path) -> None:
-    """Each rank has trees of its own; sharded gradients of the tree equal those of the rows, and
+    """Each rank has different trees; sharded gradients of the tree equal those of the rows, and
     those of one process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

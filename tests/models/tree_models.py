@@ -64,10 +64,10 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def make(family: str, *, seed: int = 0, **options: Any) -> Any:
     """A tiny model of a family in evaluation mode, with weights large enough for attention to
     matter."""
-    model_class, config_class, own = FAMILIES[family]
+    model_class, config_class, family_options = FAMILIES[family]
     torch.manual_seed(seed)
     model = getattr(transformers, model_class)(
-        getattr(transformers, config_class)(**{**_SHAPE, **own, **options})
+        getattr(transformers, config_class)(**{**_SHAPE, **family_options, **options})
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -80,7 +80,7 @@ def make(family: str, *, seed: int = 0, **options: Any) -> Any:
 
 
 def random_rows(seed: int, *, trunk: int = 18, branches: int = 6, low: int = 0) -> list[Row]:
-    """A trunk and rows that leave it, or one another, somewhere; and a row that shares nothing."""
+    """A trunk, rows that leave it or one another somewhere, and a row that shares nothing."""
     rng = random.Random(seed)
 
     def draw(least: int, most: int) -> Row:
@@ -136,15 +136,15 @@ def by_tree(
 def on_cache(
     model: Any, rows: list[Row], first: list[int], *, mode: Mode | None = None
 ) -> list[Tensor]:
-    """Hidden states of every row: those of `first` from a pass of their own, the others' remainders
-    on its keys and values."""
-    forest, rest = Forest.grow(rows), [n for n in range(len(rows)) if n not in first]
+    """Hidden states of every row: those of `first` from a separate pass, the remainders of the
+    others on its keys and values."""
+    forest, remaining = Forest.grow(rows), [n for n in range(len(rows)) if n not in first]
     below = forest.over(first)
-    above, kept = forest.over(rest, cached=below), KeyValues()
+    above, cache = forest.over(remaining, cached=below), KeyValues()
     with torch.no_grad():
-        lower_QD = tree_hidden(model, below, keep=kept, mode=mode)
+        lower_QD = tree_hidden(model, below, keep=cache, mode=mode)
         both_KD = (
-            torch.cat([lower_QD, tree_hidden(model, above, cache=kept, mode=mode)])
+            torch.cat([lower_QD, tree_hidden(model, above, cache=cache, mode=mode)])
             if above.size
             else lower_QD
         )
@@ -155,7 +155,7 @@ def on_cache(
 
 
 def take_gradients(model: nn.Module) -> list[Tensor]:
-    """Every trainable parameter's gradient, zeros where it has none."""
+    """The gradient of every trainable parameter, zeros for those without one."""
     return [
         torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for p in model.parameters()

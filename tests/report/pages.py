@@ -44,7 +44,7 @@ EVIL = (
 
 @dataclass
 class Page(HTMLParser):
-    """What stands in a page: elements with their attributes, text by id, and what was left open."""
+    """A parsed page: its elements with their attributes, text by id, and unclosed elements."""
 
     text_of: dict[str, str] = field(default_factory=dict)
 
@@ -61,11 +61,11 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        assert len(found) == len(attrs), f"an attribute twice in <{tag}>"
-        self.elements.append((tag, found))
+        attributes = {name: value or "" for name, value in attrs}
+        assert len(attributes) == len(attrs), f"an attribute twice in <{tag}>"
+        self.elements.append((tag, attributes))
         if tag not in VOID:
-            self.open.append((tag, found.get("id", "")))
+            self.open.append((tag, attributes.get("id", "")))
 
     def handle_endtag(self, tag: str) -> None:
         opened, _ = self.open.pop()
@@ -91,7 +91,7 @@ class Page(HTMLParser):
 
     @property
     def shape(self) -> Counter[str]:
-        """How often each element stands there."""
+        """The number of occurrences of each element."""
         return Counter(name for name, _ in self.elements)
 
     def of_class(self, name: str) -> list[dict[str, str]]:
@@ -111,8 +111,8 @@ def a_session(
     author: str = "model-a",
     repository: str = "demo",
 ) -> Session:
-    """A good read, a mistaken edit with its error, a refused call, and a word at the end; `text`
-    stands wherever a log has text."""
+    """A good read, a mistaken edit with its error, a refused call, and a final message; `text` is
+    in every field of a log that can hold text."""
     turns = (
         Turn(role="user", author="human", blocks=(Text(text),)),
         Turn(
@@ -198,7 +198,7 @@ def fill(
 
 
 def build(work: Path, *, views: int, trained: int, skipped: list[dict[str, Any]]) -> None:
-    """What `build` leaves, as far as the report reads it."""
+    """The artefacts of `build`, as far as the report reads them."""
     write_lines(work / "examples" / "examples.jsonl", [{}])
     write_lines(work / "examples" / "skipped.jsonl", skipped)
     inputs = [
@@ -224,7 +224,7 @@ def a_run(
     )
     with run.attempt():
         for step in range(1, steps + 1):
-            line: dict[str, Any] = {
+            metrics: dict[str, Any] = {
                 "step": step,
                 "loss": 1.0,
                 "hint/scale": 2.0,
@@ -232,7 +232,7 @@ def a_run(
                 f"health/{text}": 1.0,
             }
             for name, loss in (("lm_ce", 7.0), ("hint", 0.5)):
-                line |= {
+                metrics |= {
                     f"{name}/status": "active",
                     f"{name}/tokens": 10 * step,
                     f"{name}/loss": loss / step,
@@ -240,19 +240,21 @@ def a_run(
                     "clipped": step == 2,
                 }
             if step == 2:
-                line |= {
+                metrics |= {
                     "hint/status": "starved",
                     "hint/tokens": 0,
                     "hint/loss": None,
                     "hint/grad_norm": 0.0,
                 }
-            run.add_metrics(line)
+            run.add_metrics(metrics)
         run.add_event("starved", step=2, channel="hint", why=text)
     for step in (0, steps):
         rows = [
             {
-                "site_id": s.id, "kind": s.kind, "measure": "jsd", "ids": [5, 6], "texts": [text, "\n"],
-                "student": [-2.0, -0.5], "teacher": [-1.0, -0.25], "divergence": [0.4 / (step + 1), 0.0],
+                "site_id": s.id, "kind": s.kind, "measure": "jsd", "ids": [5, 6],
+                "texts": [text, "\n"],
+                "student": [-2.0, -0.5], "teacher": [-1.0, -0.25],
+                "divergence": [0.4 / (step + 1), 0.0],
             }
             for s in sites or () if s.category == "mistake"
         ]  # fmt: skip
@@ -264,10 +266,10 @@ def a_run(
 def evaluation(
     *, before: tuple[float, float], placebo: tuple[float, float], **more: Any
 ) -> dict[str, Any]:
-    """An evaluation.json whose two intervals are the given ones."""
+    """An evaluation.json with the two given intervals."""
 
-    def pair(other: str, low: float, high: float) -> dict[str, Any]:
-        return {"a": "after", "b": other, "difference": (low + high) / 2, "low": low, "high": high}
+    def pair(row: str, low: float, high: float) -> dict[str, Any]:
+        return {"a": "after", "b": row, "difference": (low + high) / 2, "low": low, "high": high}
 
     rows = [
         {

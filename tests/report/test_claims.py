@@ -1,4 +1,4 @@
-"""Every sentence beside the table goes as far as its interval goes, and no further."""
+"""No sentence beside the table claims more than its interval supports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair(
     return {"a": a, "b": b, "difference": (low + high) / 2, "low": low, "high": high, **more}
 
 
-def told(
+def claims_of(
     *paired: dict[str, Any], rows: tuple[str, ...] = ("before", "placebo", "after")
 ) -> list[Claim]:
     return claims(
@@ -55,12 +55,12 @@ def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
     low: float, high: float, word: str, holds: bool
 ) -> None:
     ratio = {"ratio": 0.4 if low == 0.2 else (low + high) / 2, "ratio_low": low, "ratio_high": high}
-    (found,) = told(pair(-0.5, -0.1, metric=TARGETED, **ratio))
-    assert word in found.text and found.holds is holds
-    (blind,) = told(pair(-0.5, -0.1, metric=TARGETED, **{**ratio, "ratio_high": None}))
+    (claim,) = claims_of(pair(-0.5, -0.1, metric=TARGETED, **ratio))
+    assert word in claim.text and claim.holds is holds
+    (blind,) = claims_of(pair(-0.5, -0.1, metric=TARGETED, **{**ratio, "ratio_high": None}))
     assert "without an interval" in blind.text and not blind.holds
-    assert told(pair(-0.5, -0.1, metric=TARGETED)) == []
-    (alone,) = told(pair(-0.5, -0.1, a="hint", metric=TARGETED, **ratio), rows=("hint",))
+    assert claims_of(pair(-0.5, -0.1, metric=TARGETED)) == []
+    (alone,) = claims_of(pair(-0.5, -0.1, a="hint", metric=TARGETED, **ratio), rows=("hint",))
     assert "hint / before" in alone.text
 
 
@@ -74,8 +74,8 @@ def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
     ],
 )
 def test_other_mistakes(low: float, high: float, word: str, holds: bool) -> None:
-    (found,) = told(pair(low, high, metric=OTHER))
-    assert word in found.text and found.holds is holds
+    (claim,) = claims_of(pair(low, high, metric=OTHER))
+    assert word in claim.text and claim.holds is holds
 
 
 def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path) -> None:
@@ -88,18 +88,24 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
         pair(-0.2, -0.1, b="policy"),
     ]
     assert [
-        (c.holds, c.against) for one in bad for c in told(one, rows=("before", "after", "policy"))
+        (c.holds, c.against)
+        for comparison in bad
+        for c in claims_of(comparison, rows=("before", "after", "policy"))
     ] == [(False, True)] * 4
     open_or_good = [
         pair(-0.1, 0.5, metric=OTHER),
         pair(-0.3, 0.3, metric="A_made"),
         pair(-0.1, 0.1, b="policy"),
     ]
-    found = [c for one in open_or_good for c in told(one, rows=("before", "after", "policy"))]
-    assert len(found) == 3 and not any(c.against or c.holds for c in found)
-    assert [(c.holds, c.against) for c in told(pair(-0.5, -0.1, metric=TARGETED, **better))] == [
-        (True, False)
+    claims = [
+        c
+        for comparison in open_or_good
+        for c in claims_of(comparison, rows=("before", "after", "policy"))
     ]
+    assert len(claims) == 3 and not any(c.against or c.holds for c in claims)
+    assert [
+        (c.holds, c.against) for c in claims_of(pair(-0.5, -0.1, metric=TARGETED, **better))
+    ] == [(True, False)]
     fill(tmp_path, [a_session()])
     run = a_run(tmp_path)
     value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
@@ -113,36 +119,40 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("made", FAMILY_TITLES)
-def test_a_family_became_rarer_against_both(made: str) -> None:
+@pytest.mark.parametrize("metric", FAMILY_TITLES)
+def test_a_family_became_rarer_against_both(metric: str) -> None:
     fell, unclear = (-0.4, -0.2), (-0.4, 0.1)
-    both = [
-        [pair(*x, metric=made), pair(*y, b="placebo", metric=made)]
+    comparisons = [
+        [pair(*x, metric=metric), pair(*y, b="placebo", metric=metric)]
         for x, y in ((fell, fell), (fell, unclear), (unclear, fell))
     ]
-    assert [claim.holds for one in both for claim in told(*one)] == [True, False, False]
+    assert [claim.holds for comparison in comparisons for claim in claims_of(*comparison)] == [
+        True,
+        False,
+        False,
+    ]
     assert (
-        "became rarer" in told(*both[0])[0].text
-        and "no change is claimed" in told(*both[1])[0].text
+        "became rarer" in claims_of(*comparisons[0])[0].text
+        and "no change is claimed" in claims_of(*comparisons[1])[0].text
     )
-    assert not told(both[0][0])[0].holds  # without a placebo nothing is claimed
-    rose = [pair(0.1, 0.2, metric=made), pair(0.1, 0.2, b="placebo", metric=made)]
-    assert "more frequent" in told(*rose)[0].text and not told(*rose)[0].holds
+    assert not claims_of(comparisons[0][0])[0].holds  # without a placebo nothing is claimed
+    rose = [pair(0.1, 0.2, metric=metric), pair(0.1, 0.2, b="placebo", metric=metric)]
+    assert "more frequent" in claims_of(*rose)[0].text and not claims_of(*rose)[0].holds
 
 
 def test_channels_add_up_only_where_all_together_beat_each_alone() -> None:
     better = [pair(0.05, 0.2, b=name) for name in SINGLE]
     rows = ("before", "after", *SINGLE)
-    assert [c.holds for c in told(*better, rows=rows)] == [True]
-    (missing,) = told(*better[:2], rows=rows[:4])
+    assert [c.holds for c in claims_of(*better, rows=rows)] == [True]
+    (missing,) = claims_of(*better[:2], rows=rows[:4])
     assert "not trained alone: preference" in missing.text and not missing.holds
-    (tied,) = told(pair(-0.02, 0.2, b="policy"), *better[1:], rows=rows)
+    (tied,) = claims_of(pair(-0.02, 0.2, b="policy"), *better[1:], rows=rows)
     assert (
         tied.text.startswith("The channels do not add up")
         and "policy alone" in tied.text
         and not tied.holds
     )
-    assert told(rows=rows) == [] and told(*better, rows=("before", "after")) == []
+    assert claims_of(rows=rows) == [] and claims_of(*better, rows=("before", "after")) == []
 
 
 def test_the_page_shows_claims_families_and_what_was_planted(tmp_path: Path) -> None:
@@ -207,6 +217,6 @@ def test_a_file_of_an_older_version_names_its_families_by_their_measures(tmp_pat
     for row in value["rows"]:
         row["families"] = {"B_made": 0.2, "B_made_low": 0.1, "B_made_high": 0.3, "B_n": 100}
     write(tmp_path / "evaluation.json", value)
-    found = read_evaluation(tmp_path / "evaluation.json") or {}
-    assert found["family_titles"] == {"A_made": "A_made", "B_made": "B_made"}
-    assert "A_made: no change is claimed" in " ".join(claim.text for claim in claims(found))
+    read_back = read_evaluation(tmp_path / "evaluation.json") or {}
+    assert read_back["family_titles"] == {"A_made": "A_made", "B_made": "B_made"}
+    assert "A_made: no change is claimed" in " ".join(claim.text for claim in claims(read_back))

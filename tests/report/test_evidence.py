@@ -38,10 +38,10 @@ def test_the_page_tells_how_the_other_runs_were_made_and_how_all_were_compared(
     run = a_run(tmp_path)
     for name, steps in (("placebo", 5), ("more_sft", 4)):
         command = f"recompose train -o work --train.steps {steps}"
-        other = create_run(
+        other_run = create_run(
             tmp_path / "runs", resolved={}, command=command, seed=7, inputs=[], name=name
         )
-        other.checkpoint(steps).mkdir(parents=True)
+        other_run.checkpoint(steps).mkdir(parents=True)
     value = evaluation(
         before=(0.1, 0.4),
         placebo=(0.05, 0.3),
@@ -51,13 +51,13 @@ def test_the_page_tells_how_the_other_runs_were_made_and_how_all_were_compared(
     assert run_report(run.path)["again"] == []
     write(run.evaluation_json, value)
     view = run_report(run.path)
-    line = f"recompose evaluate {view['id']} -o work --against placebo=placebo"
+    evaluate_command = f"recompose evaluate {view['id']} -o work --against placebo=placebo"
     assert view["again"] == [  # more_sft has other steps than were evaluated, so it is another run
         {"name": "placebo", "command": "recompose train -o work --train.steps 5"},
-        {"name": "evaluation", "command": line},
+        {"name": "evaluation", "command": evaluate_command},
     ]
     shown = Page(run_page(view)).text_of["settings"]
-    assert line in shown and "--train.steps 5" in shown
+    assert evaluate_command in shown and "--train.steps 5" in shown
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_the_sentence_follows_from_both_intervals(
     tmp_path: Path, before: tuple[float, float], placebo: tuple[float, float], claim: str
 ) -> None:
     page = page_with(tmp_path, evaluation(before=before, placebo=placebo))
-    told = page.text_of["result"]
+    text = page.text_of["result"]
     assert [sentence for sentence in (ROSE, FELL, NOTHING) if sentence in page.text] == [claim]
-    assert claim in told and NO_EVALUATION not in told
+    assert claim in text and NO_EVALUATION not in text
 
 
 def test_without_an_evaluation_the_page_says_so_and_claims_nothing(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_difference_that_was_not_measured_supports_nothing(missing: str) -> No
     paired = [
         p for p in evaluation(before=(0.1, 0.2), placebo=(0.1, 0.2))["paired"] if p["b"] != missing
     ]
-    found = verdict(paired)
-    assert found["claim"] == "nothing" and f"no paired difference after - {missing}" in " ".join(
-        found["reasons"]
+    sentence = verdict(paired)
+    assert sentence["claim"] == "nothing" and f"no paired difference after - {missing}" in " ".join(
+        sentence["reasons"]
     )
 
 
@@ -113,7 +113,7 @@ def test_a_pair_the_other_way_round_is_turned() -> None:
 def test_the_numbers_on_the_page_are_those_of_the_file(tmp_path: Path) -> None:
     value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), notes=["by construction"], seed=11)
     value["rows"][0]["families"] = {"wrong_name": 0.125}
-    told = page_with(tmp_path, value).text_of["result"]
+    sentence = page_with(tmp_path, value).text_of["result"]
     for wanted in (
         "0.588 [0.528, 0.648]",
         "0.312 [0.252, 0.372]",
@@ -123,8 +123,8 @@ def test_the_numbers_on_the_page_are_those_of_the_file(tmp_path: Path) -> None:
         "by construction",
         "seed 11",
     ):
-        assert wanted in told, wanted
-    assert "families wrong name" in told and "0.125" in told
+        assert wanted in sentence, wanted
+    assert "families wrong name" in sentence and "0.125" in sentence
 
 
 @pytest.mark.parametrize(

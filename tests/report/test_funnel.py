@@ -12,13 +12,13 @@ from composer_replication.report.run_report import FED_BY_ROLLOUTS, run_report
 from tests.report.pages import Page, a_run, a_session, build, fill
 
 
-def told(chain: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, int]]]:
+def stages_of(chain: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, int]]]:
     return [(s["what"], s["count"], {d["reason"]: d["count"] for d in s["drops"]}) for s in chain]
 
 
 def replayed(work: Path, *, outcomes: dict[str, int] | None = None) -> None:
-    """Ten turns that two teachers were asked about: three pairs, two agreed, one without consensus,
-    four with nothing."""
+    """Ten turns that two teachers were asked about: three pairs, two agreements, one without
+    consensus, four without an answer."""
     work.mkdir(exist_ok=True)
     write_lines(
         work / "answers.jsonl",
@@ -53,14 +53,14 @@ def test_every_turn_that_was_asked_about_is_a_pair_or_has_a_reason(tmp_path: Pat
         held_out=frozenset({"s2"}),
         pairs=1,
     )
-    assert told(chain) == [
+    assert stages_of(chain) == [
         ("turns asked about", 10, {}),
         ("pairs", 3, {"agreed": 2, "no_consensus": 1, "outvoted": 1, "after_error": 1, "erred": 2}),
         ("pairs in the examples", 1, {"held_out": 1, "too_long": 1}),
     ]
     replayed(tmp_path, outcomes={"erred": 3})
     assert (
-        told(preference_chain(tmp_path, skipped={}, held_out=frozenset(), pairs=None))[-1][2][
+        stages_of(preference_chain(tmp_path, skipped={}, held_out=frozenset(), pairs=None))[-1][2][
             UNEXPLAINED
         ]
         == 1
@@ -70,7 +70,7 @@ def test_every_turn_that_was_asked_about_is_a_pair_or_has_a_reason(tmp_path: Pat
 def test_a_replay_that_did_not_count_says_so(tmp_path: Path) -> None:
     replayed(tmp_path)
     chain = preference_chain(tmp_path, skipped={}, held_out=frozenset(), pairs=None)
-    assert told(chain)[-1] == ("pairs", 3, {"agreed": 2, "no_consensus": 1, "no result": 4})
+    assert stages_of(chain)[-1] == ("pairs", 3, {"agreed": 2, "no_consensus": 1, "no result": 4})
 
 
 LIVE = {
@@ -85,12 +85,12 @@ LIVE = {
 
 def test_rollouts_of_flat_groups_are_counted_and_mistakes_are_used_or_have_a_reason() -> None:
     chains = run_chains([{"step": 1, **LIVE}, {"step": 2, **LIVE, "rollouts/flat": 0.5}])
-    assert told(chains["policy"]) == [
+    assert stages_of(chains["policy"]) == [
         ("rollouts", 96, {}),
         ("in groups whose rewards differ", 42, {"flat": 54}),
         ("tokens of their messages trained on", 1400, {}),
     ]
-    assert told(chains["rollout_hints"])[-1] == (
+    assert stages_of(chains["rollout_hints"])[-1] == (
         "trained on",
         60,
         {"not_drawn": 18, UNEXPLAINED: 2},
@@ -108,7 +108,7 @@ def test_a_live_run_does_not_pretend_to_train_on_imported_hints(tmp_path: Path) 
     settings["train"]["lm_ce"]["weight"] = 0.0
     write_json(run.resolved_json, settings)
     view = run_report(run.path)
-    assert told(view["work"]["chains"]["sites"])[-1] == (
+    assert stages_of(view["work"]["chains"]["sites"])[-1] == (
         "trained on in this run",
         0,
         {"not drawn": 1},

@@ -1,5 +1,5 @@
-"""One's own logs on the page: what the log, before and after wrote at a held-out site, side by
-side; hostile text stays text."""
+"""One's own logs on the page: the log's message and those of before and after at a held-out site,
+side by side; hostile text stays text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METRICS = ("recurrence", "ok", "other", "malformed", "undecided")
 PLAN = {"sites": 2, "sessions": 2, "repositories": 1, "smallest_difference": None}
 
 
-def said(path: str, text: str = "") -> Turn:
+def edit_turn(path: str, text: str = "") -> Turn:
     return Turn(
         role="assistant",
         author="before",
@@ -33,7 +33,7 @@ def said(path: str, text: str = "") -> Turn:
 
 def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunDir:
     """A run with an evaluation on two held-out sites: before repeats the mistake, after does not;
-    `text` stands wherever text can."""
+    `text` is in every field that can hold text."""
     sessions = [a_session(name, text=text) for name in ("s1", "s2")]
     work.mkdir(parents=True, exist_ok=True)
     write_sessions(work / "sessions.jsonl", sessions)
@@ -49,8 +49,10 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
     ):
         lines = [
             {
-                "site_id": site.id, "kind": site.kind, "number": number, "outcome": outcome if not number else "undecided",
-                "reason": "same_call", "detail": text, "message": turn_to_json(said(path, text)),
+                "site_id": site.id, "kind": site.kind, "number": number,
+                "outcome": outcome if not number else "undecided",
+                "reason": "same_call", "detail": text,
+                "message": turn_to_json(edit_turn(path, text)),
             }
             for site in at for number in (0, 1)
         ]  # fmt: skip
@@ -64,15 +66,20 @@ def judged(work: Path, *, text: str = "Fix it.", claim: str = "nothing") -> RunD
         _pair("after", "placebo", -0.5, -0.7, -0.3),
     ]
     table = {
-        "rows": rows, "paired": paired, "verdict": {"claim": claim, "sentence": "Null result: nothing.", "reasons": [text]}, "plan": PLAN,
-        "notes": [text], "samples_per_site": 2, "inputs": {n: sha256_of(work / n) for n in ("sessions.jsonl", "sites.jsonl")},
-    }  # fmt: skip
+        "rows": rows,
+        "paired": paired,
+        "verdict": {"claim": claim, "sentence": "Null result: nothing.", "reasons": [text]},
+        "plan": PLAN,
+        "notes": [text],
+        "samples_per_site": 2,
+        "inputs": {n: sha256_of(work / n) for n in ("sessions.jsonl", "sites.jsonl")},
+    }
     write(run.evaluation_logs_json, table)
     return run
 
 
 def test_an_evaluation_on_logs_is_one_although_no_other_task_was_played(tmp_path: Path) -> None:
-    """The page said that no evaluation was run, above the section that held it."""
+    """The page used to state that no evaluation was run, above the section that held one."""
     page = Page(run_page(run_report(judged(tmp_path).path)))
     assert (
         "No evaluation was run" not in page.text

@@ -163,10 +163,10 @@ def test_the_script_writes_no_html_and_parses() -> None:
     )
     assert "</" not in script and "</" not in asset("page.css") and "url(" not in asset("page.css")
     if node := shutil.which("node"):
-        done = subprocess.run(
+        completed = subprocess.run(
             [node, "--check", "-"], input=script, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
 
 
 # ---- structure ----
@@ -185,9 +185,9 @@ def test_the_hint_stands_above_the_mistaken_message_and_later_turns_in_neither_c
     tmp_path: Path,
 ) -> None:
     fill(tmp_path, [a_session()], hint="THE HINT")
-    told = Page(audit_page(work_view(tmp_path))).text_of["s001"]
+    text = Page(audit_page(work_view(tmp_path))).text_of["s001"]
     places = [
-        told.index(part)
+        text.index(part)
         for part in (
             TEACHER_ONLY,
             "THE HINT",
@@ -197,17 +197,17 @@ def test_the_hint_stands_above_the_mistaken_message_and_later_turns_in_neither_c
         )
     ]
     assert places == sorted(places)
-    assert told.index("no match Fix it.") > told.index(NEITHER)
+    assert text.index("no match Fix it.") > text.index(NEITHER)
     assert (
-        "evidence" not in told[: told.index("THE HINT")]
-        and NEITHER not in told[: told.index("the mistaken message")]
+        "evidence" not in text[: text.index("THE HINT")]
+        and NEITHER not in text[: text.index("the mistaken message")]
     )
 
 
 def test_what_is_no_mistake_is_not_called_one(tmp_path: Path) -> None:
     fill(tmp_path, [a_session()])
-    told = Page(audit_page(work_view(tmp_path))).text_of["s002"]
-    assert "not trained on by default" in told and "the mistaken message" not in told
+    text = Page(audit_page(work_view(tmp_path))).text_of["s002"]
+    assert "not trained on by default" in text and "the mistaken message" not in text
 
 
 def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
     assert [shade(v, 4.0) for v in (-1.0, 0.0, 1e-9, 1.0, 4.0, 9.0)] == [0, 0, 1, 5, 9, 9]
 
 
-def live_run_of(tmp_path: Path, *, kept: bool) -> Page:
+def live_run_of(tmp_path: Path, *, has_samples: bool) -> Page:
     """A run that watched a mistake of its own rollouts, beside imported sites that were never
     watched."""
     fill(tmp_path, [a_session("imported")])
@@ -236,7 +236,7 @@ def live_run_of(tmp_path: Path, *, kept: bool) -> Page:
         run.watched_jsonl,
         [{"session_id": rollout.id, "hints": [{"site_id": site.id, "kind": site.kind}]}],
     )
-    if kept:
+    if has_samples:
         write_sessions(run.watched_dir / "sessions.jsonl", [rollout])
         write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site)])
         write_lines(
@@ -246,20 +246,20 @@ def live_run_of(tmp_path: Path, *, kept: bool) -> Page:
     return Page(run_page(run_report(run.path)))
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("has_samples", [True, False])
 def test_a_live_run_shows_its_watched_rollouts_before_the_imported_sites(
-    tmp_path: Path, kept: bool
+    tmp_path: Path, has_samples: bool
 ) -> None:
-    page = live_run_of(tmp_path, kept=kept)
+    page = live_run_of(tmp_path, has_samples=has_samples)
     articles = [a["id"] for name, a in page.elements if name == "article"]
     assert articles == ["w001", "s001", "s002"]
-    own = page.text_of["w001"]
-    assert "tok" in own and [a["class"] for a in page.of_class("t")] == ["t f9 l5", "t f0 l0"]
-    assert ("Look first." in own, NOT_KEPT in own, "call Patch" in own, BARE in own) == (
-        kept,
-        not kept,
-        kept,
-        not kept,
+    text = page.text_of["w001"]
+    assert "tok" in text and [a["class"] for a in page.of_class("t")] == ["t f9 l5", "t f0 l0"]
+    assert ("Look first." in text, NOT_KEPT in text, "call Patch" in text, BARE in text) == (
+        has_samples,
+        not has_samples,
+        has_samples,
+        not has_samples,
     )
     assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
 
@@ -356,7 +356,7 @@ def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:
         ("rejected", "user_rejected", 3)
     ]
     assert view["ingest"]["removed"] == {"email": 2}
-    told = Page(audit_page(view)).text
+    text = Page(audit_page(view)).text
     for wanted in (
         "3sessions",
         "9tool calls",
@@ -365,7 +365,7 @@ def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:
         "a person refused the call",
         "email 2",
     ):
-        assert wanted in told, wanted
+        assert wanted in text, wanted
 
 
 def test_each_station_says_why_the_rest_did_not_go_on(tmp_path: Path) -> None:
@@ -379,16 +379,16 @@ def test_each_station_says_why_the_rest_did_not_go_on(tmp_path: Path) -> None:
     ]
     build(tmp_path, views=1, trained=3, skipped=skipped)
     view = work_view(tmp_path)
-    told = {
+    reasons = {
         name: [(s["what"], s["count"], [(d["reason"], d["count"]) for d in s["drops"]]) for s in c]
         for name, c in view["chains"].items()
     }
-    assert told["files"] == [
+    assert reasons["files"] == [
         ("log files", 2, []),
         ("files read", 1, [("foreign", 1)]),
         ("sessions", 3, []),
     ]
-    assert told["sites"] == [
+    assert reasons["sites"] == [
         ("sites", 6, []),
         ("mistaken messages", 3, [("rejected", 3)]),
         ("with a hint", 2, [("no_hint", 1)]),
@@ -399,14 +399,14 @@ def test_each_station_says_why_the_rest_did_not_go_on(tmp_path: Path) -> None:
         3,
         [("held_out", 4), ("site", 4), ("not accounted for by the files", 1)],
     )
-    assert told["messages"] == [("messages of a model", 12, []), messages]
+    assert reasons["messages"] == [("messages of a model", 12, []), messages]
     assert [s["reason"] for s in view["other_skips"]] == ["content/image"]
 
 
 def test_a_run_shows_its_steps_settings_and_command(tmp_path: Path) -> None:
     page = run_of(tmp_path)
-    told = page.text_of["settings"]
-    assert "train.steps203" in told and "recompose train -o work" in told and "seed 7" in told
+    text = page.text_of["settings"]
+    assert "train.steps203" in text and "recompose train -o work" in text and "seed 7" in text
     channels = page.text_of["channels"]
     assert "lm_ceactive 360" in channels and "Off" not in channels  # 10 + 20 + 30 tokens
     assert "health/kl" in channels

@@ -1,5 +1,5 @@
-"""A logged session with one mistake, whose outcome under every message is known beforehand, and a
-student that says what it is told."""
+"""A logged session with one mistake, whose outcome under every message is known, and a scripted
+student."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def call(name: str, /, _id: str = "x", **arguments: Any) -> ToolCall:
     return ToolCall(_id, name, arguments)
 
 
-def said(*blocks: Any) -> Turn:
+def assistant_turn(*blocks: Any) -> Turn:
     """A message of a model."""
     return Turn(
         role="assistant",
@@ -100,17 +100,17 @@ def session(
     origin: str = "log",
     repository: str = "acme/app",
 ) -> Session:
-    """A listing, a read, the mistake at turn 5, its error at 6, and what came of it."""
+    """A listing, a read, the mistake at turn 5, its error at 6, and the later turns."""
     wrong, error = MISTAKES[kind]
     turns = (
         Turn(role="user", author="human", blocks=(Text("Fix the file."),)),
-        said("I look.", call("Bash", "c1", command="ls src")),
+        assistant_turn("I look.", call("Bash", "c1", command="ls src")),
         answered("c1", "a.py\nb.py"),
-        said(call("Read", "c2", path="src/a.py")),
+        assistant_turn(call("Read", "c2", path="src/a.py")),
         answered("c2", "x = 1"),
-        said("Now this.", wrong),
+        assistant_turn("Now this.", wrong),
         answered("c3", error, error=True),
-        said(f"Sorry, {ERROR}."),
+        assistant_turn(f"Sorry, {ERROR}."),
     )
     return Session(
         id=name,
@@ -165,5 +165,5 @@ def renderer() -> Renderer:
 
 def parrot(*messages: Turn | Sequence[int]) -> Parrot:
     """A student that writes these messages, one after the other."""
-    told = [message_ids(renderer(), m) if isinstance(m, Turn) else list(m) for m in messages]
-    return Parrot(len(renderer().tokenizer), told)
+    script = [message_ids(renderer(), m) if isinstance(m, Turn) else list(m) for m in messages]
+    return Parrot(len(renderer().tokenizer), script)

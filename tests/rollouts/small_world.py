@@ -1,5 +1,5 @@
-"""A small environment with two tools, one that only talks, tiny models, and a model that says what
-it is told to."""
+"""A small environment with two tools, one without tools, tiny models, and a model that writes a
+given script."""
 
 from __future__ import annotations
 
@@ -213,6 +213,6 @@ def parroted(
     (rollout,) = sample_rollouts(
         model, [env or Shelf()], renderer=render, settings=options, author="tiny"
     )
-    # what the model was given is what is recorded
+    # the recorded ids are the model's inputs
     assert list(rollout.ids[: len(model.decoder.fed)]) == model.decoder.fed
     return rollout

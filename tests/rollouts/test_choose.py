@@ -1,4 +1,4 @@
-"""Sampling follows the distribution it says, and keeps the model's own log-prob."""
+"""Sampling follows the documented distribution, and records the model's unmodified log-prob."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_temperature_flattens_or_sharpens() -> None:
 def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
     order = sorted(range(5), key=lambda i: -P[i])
     assert P[order[0]] < 0.8 < P[order[0]] + P[order[1]]
-    kept = P[order[0]] + P[order[1]]
-    expected = [P[i] / kept if i in order[:2] else 0.0 for i in range(5)]
+    kept_mass = P[order[0]] + P[order[1]]
+    expected = [P[i] / kept_mass if i in order[:2] else 0.0 for i in range(5)]
     assert frequencies(top_p=0.8) == pytest.approx(expected, abs=0.012)
     assert frequencies(top_p=1e-9)[order[0]] == 1.0
 

@@ -1,5 +1,5 @@
-"""A fork: the student writes one message at a logged site; what it read and wrote is kept to the
-token, and checked."""
+"""A fork: the student writes one message at a logged site; its context and its message are kept to
+the token and checked."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.rollouts.logged import (
     ERROR,
     MISTAKE,
     answered,
+    assistant_turn,
     call,
     parrot,
     renderer,
-    said,
     session,
     site,
 )
@@ -55,15 +55,20 @@ def forked(
 ) -> tuple[list[Fork], list[int]]:
     """The forks, and every id that the student was given."""
     model = parrot(*messages)
-    one = Sampling(max_context_tokens=4096, max_new_tokens=200, batch_episodes=1)
-    found = sample_forks(
-        model, spots or (spot(),), samples=samples, renderer=renderer(), settings=one, author="me"
+    sampling = Sampling(max_context_tokens=4096, max_new_tokens=200, batch_episodes=1)
+    result = sample_forks(
+        model,
+        spots or (spot(),),
+        samples=samples,
+        renderer=renderer(),
+        settings=sampling,
+        author="me",
     )
-    return found, model.decoder.fed
+    return result, model.decoder.fed
 
 
 def test_the_student_reads_what_stood_above_the_message_and_nothing_later() -> None:
-    (fork,), fed = forked(said(call("Read", path="src/a.py")))
+    (fork,), fed = forked(assistant_turn(call("Read", path="src/a.py")))
     text = renderer().codec.decode(fed)
     assert "x = 1" in text and MISTAKE not in text and ERROR not in text and "Sorry" not in text
     assert (
@@ -73,29 +78,33 @@ def test_the_student_reads_what_stood_above_the_message_and_nothing_later() -> N
 
 
 def test_the_context_is_the_logs_own_to_the_character() -> None:
-    """What an environment says is cleaned; a log is not, since its context would then be another
-    one than the examples hold."""
+    """Text of an environment is cleaned; a log is not, since its context would then differ from
+    that of the examples."""
     log = session()
     loud = replace(
         log, turns=(*log.turns[:4], answered("c2", "x = 1 \x1b[31mred\x07"), *log.turns[5:])
     )
     prefix = restore(loud, turn=5, renderer=renderer(), max_tokens=4096, room=200)
     assert prefix is not None
-    own = tuple(renderer().reply(prefix.turns, said("x"), tools=loud.tools)[0])
-    one = ForkPoint(
-        site=site(), turns=prefix.turns, tools=loud.tools, check=SiteCheck.of(loud, site()), ids=own
+    prefix_ids = tuple(renderer().reply(prefix.turns, assistant_turn("x"), tools=loud.tools)[0])
+    fork_point = ForkPoint(
+        site=site(),
+        turns=prefix.turns,
+        tools=loud.tools,
+        check=SiteCheck.of(loud, site()),
+        ids=prefix_ids,
     )
-    (fork,), fed = forked(said(call("Read", path="src/a.py")), spots=(one,))
-    assert fork.prefix_ids == own and "\x1b[31mred\x07" in renderer().codec.decode(fed)
-    broken = replace(one, turns=(*one.turns[:4], cast(Any, "no turn")))
+    (fork,), fed = forked(assistant_turn(call("Read", path="src/a.py")), spots=(fork_point,))
+    assert fork.prefix_ids == prefix_ids and "\x1b[31mred\x07" in renderer().codec.decode(fed)
+    broken = replace(fork_point, turns=(*fork_point.turns[:4], cast(Any, "no turn")))
     with pytest.raises(DataError, match="no episode could begin there: a message is str"):
-        forked(said("x"), spots=(broken,))
+        forked(assistant_turn("x"), spots=(broken,))
 
 
 def test_sampled_ids_stay_as_they_were_sampled() -> None:
     """An unusual spelling of the same text: encoded again it would be other ids."""
     codec = renderer().codec
-    message = message_ids(renderer(), said(call("Cat", path="src/a.py")))
+    message = message_ids(renderer(), assistant_turn(call("Cat", path="src/a.py")))
     at = next(
         i
         for i, token in enumerate(message)
@@ -117,21 +126,24 @@ def test_sampled_ids_stay_as_they_were_sampled() -> None:
 
 
 def test_each_message_is_checked_at_its_own_site() -> None:
-    cat, read = said(call("Cat", path="src/a.py")), said(call("Read", path="src/a.py"))
-    found, _ = forked(cat, read, read, cat, spots=(spot(), spot("file_missing")), samples=2)
-    assert [(f.site.kind, f.number, f.checked.outcome) for f in found] == [
+    cat, read = (
+        assistant_turn(call("Cat", path="src/a.py")),
+        assistant_turn(call("Read", path="src/a.py")),
+    )
+    forks, _ = forked(cat, read, read, cat, spots=(spot(), spot("file_missing")), samples=2)
+    assert [(f.site.kind, f.number, f.checked.outcome) for f in forks] == [
         ("unknown_tool", 0, "same"),
         ("unknown_tool", 1, "ok"),
         ("file_missing", 0, "ok"),
         ("file_missing", 1, "other"),
     ]
-    assert outcome_counts(found) == {"ok": 2, "same": 1, "other": 1, "malformed": 0, "undecided": 0}
-    line = fork_to_json(found[0])
-    assert (line["origin"], line["outcome"], line["tools"], line["tokens"]) == (
+    assert outcome_counts(forks) == {"ok": 2, "same": 1, "other": 1, "malformed": 0, "undecided": 0}
+    record = fork_to_json(forks[0])
+    assert (record["origin"], record["outcome"], record["tools"], record["tokens"]) == (
         "student",
         "same",
         ["Cat"],
-        len(found[0].ids),
+        len(forks[0].ids),
     )
 
 
@@ -159,16 +171,16 @@ def test_samples_of_a_site_differ_and_the_same_seed_repeats_them() -> None:
     first = sample_forks(model, [spot()], settings=settings, **options)
     again = sample_forks(model, [spot()], settings=settings, **options)
     assert [f.ids for f in first] == [f.ids for f in again] and len({f.ids for f in first}) == 3
-    other = sample_forks(model, [spot()], settings=settings, label="step-2:", **options)
-    assert [f.ids for f in other] != [f.ids for f in first]
+    other_step = sample_forks(model, [spot()], settings=settings, label="step-2:", **options)
+    assert [f.ids for f in other_step] != [f.ids for f in first]
 
 
 def test_a_context_that_is_not_the_one_that_was_built_is_refused() -> None:
-    (fork,), _ = forked(said(call("Cat")))
-    same, _ = forked(said(call("Cat")), spots=(spot(ids=fork.prefix_ids),))
+    (fork,), _ = forked(assistant_turn(call("Cat")))
+    same, _ = forked(assistant_turn(call("Cat")), spots=(spot(ids=fork.prefix_ids),))
     assert same[0].prefix_ids == fork.prefix_ids
     with pytest.raises(AlignmentError, match="not the"):
-        forked(said(call("Cat")), spots=(spot(ids=fork.prefix_ids[:-1]),))
+        forked(assistant_turn(call("Cat")), spots=(spot(ids=fork.prefix_ids[:-1]),))
     small = Sampling(max_context_tokens=64, max_new_tokens=8)
     with pytest.raises(ConfigError, match="max_context_tokens"):
         sample_forks(

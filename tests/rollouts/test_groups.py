@@ -1,4 +1,4 @@
-"""Groups: advantages without a standard deviation; a group that says nothing is counted and
+"""Groups: advantages without a standard deviation; a group with equal rewards is counted and
 replaced, never trained on."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REWARDS = {
 
 def pretend(envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
     """Rollouts with the rewards listed above, without a model."""
-    made = []
+    built = []
     for number, env in enumerate(envs):
         turns = (Turn(role="user", author="human", blocks=(Text("x"),)),)
         session = Session(
@@ -37,7 +37,7 @@ def pretend(envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
             segments=(Segment(start=0, end=1),),
             outcome=REWARDS[env.task_id][number % 3],
         )
-        made.append(
+        built.append(
             Rollout(
                 session=session,
                 task_id=env.task_id,
@@ -48,7 +48,7 @@ def pretend(envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
                 measures={},
             )
         )
-    return made
+    return built
 
 
 def tasks(*names: str) -> list[MakeEnv]:

@@ -1,5 +1,5 @@
-"""What an environment or a policy may do to a run: cost its own rollout, by name, and nothing
-else."""
+"""The worst that an environment or a policy can do to a run is to cost its own rollout, and the
+loss is named."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ QUICK = EpisodeLimits(tool_timeout_s=0.2)
 
 
 class Bad(Shelf):
-    """Does something else than it should in one of its methods."""
+    """Misbehaves in one of its methods."""
 
     def __init__(
-        self, what: Callable[[], Any], *, at: str = "reply", runs_in: str = "one_thread"
+        self, fault: Callable[[], Any], *, at: str = "reply", runs_in: str = "one_thread"
     ) -> None:
         super().__init__()
-        self.what, self.at, self.runs_in = what, at, runs_in
+        self.fault, self.at, self.runs_in = fault, at, runs_in
 
     def open(self) -> Opening:
-        return self.what() if self.at == "open" else super().open()
+        return self.fault() if self.at == "open" else super().open()
 
     def reply(self, turn: Turn) -> Reply:
-        return self.what() if self.at == "reply" else super().reply(turn)
+        return self.fault() if self.at == "reply" else super().reply(turn)
 
     def reward(self) -> float:
-        return self.what() if self.at == "reward" else 1.0
+        return self.fault() if self.at == "reward" else 1.0
 
     def close(self) -> None:
         super().close()
         if self.at == "close":
-            self.what()
+            self.fault()
 
 
 def fail() -> Any:
@@ -117,8 +117,8 @@ def result_of(reply: Callable[[str], Any], **limits: Any) -> Rollout:
 def saved(rollout: Rollout, folder: Path) -> Session:
     """The session as it is read back from a file."""
     write_sessions(folder / "s.jsonl", [rollout.session])
-    (found,) = read_sessions(folder / "s.jsonl")
-    return found
+    (session,) = read_sessions(folder / "s.jsonl")
+    return session
 
 
 def tool_turn(call_id: str, text: Any) -> Reply:
@@ -163,17 +163,17 @@ def test_a_raising_environment_costs_its_rollout_and_no_more(at: str, runs_in: s
     assert (bad.ids == ()) == (at == "open")
 
 
-@pytest.mark.parametrize("what", EXITS)
+@pytest.mark.parametrize("fault", EXITS)
 @pytest.mark.parametrize("runs_in", ["any_thread", "one_thread", "caller"])
 @pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
 def test_an_environment_that_exits_costs_its_rollout_and_no_more(
-    at: str, runs_in: str, what: Callable[[], Any]
+    at: str, runs_in: str, fault: Callable[[], Any]
 ) -> None:
-    bad, good = together(Bad(what, at=at, runs_in=runs_in))
+    bad, good = together(Bad(fault, at=at, runs_in=runs_in))
     assert good.failure == "" and good.session.turns
-    assert bad.failure == ("" if at == "close" else EXITS[what]) and (bad.ended == "env_error") == (
-        at != "close"
-    )
+    assert bad.failure == ("" if at == "close" else EXITS[fault]) and (
+        bad.ended == "env_error"
+    ) == (at != "close")
 
 
 @pytest.mark.parametrize("runs_in", ["any_thread", "one_thread"])
@@ -188,8 +188,8 @@ def test_an_interrupt_outside_the_main_thread_is_not_the_users(at: str, runs_in:
 
 @pytest.mark.parametrize("at", ["open", "reply", "reward", "close"])
 def test_ctrl_c_in_the_main_thread_ends_the_run_at_once(at: str) -> None:
-    """It is raised wherever the main thread stands, so in a job that runs there too; the jobs
-    behind it are not begun."""
+    """It is raised wherever the main thread is, so also in a call that runs there; the calls behind
+    it are not begun."""
     later = Bad(lambda: begun.append(at), at=at, runs_in="caller")
     begun: list[str] = []
     options = Sampling(max_new_tokens=6, max_context_tokens=4096, limits=QUICK)
@@ -218,14 +218,14 @@ def test_a_tool_that_exits_is_an_error_that_the_model_sees() -> None:
 
 def test_an_exception_whose_words_hang_or_exit_is_one_like_others() -> None:
     class Mute(Exception):
-        def __init__(self, what: Callable[[], Any]) -> None:
-            self.what = what
+        def __init__(self, fault: Callable[[], Any]) -> None:
+            self.fault = fault
 
         def __str__(self) -> str:
-            return self.what()
+            return self.fault()
 
-    def raising(what: Callable[[], Any]) -> Any:
-        raise Mute(what)
+    def raising(fault: Callable[[], Any]) -> Any:
+        raise Mute(fault)
 
     assert together(Bad(lambda: raising(interrupt)))[0].failure == "Mute: "
     assert together(Bad(lambda: raising(hang)))[0].ended == "env_timeout"
@@ -259,7 +259,7 @@ def test_a_result_of_100_mb_is_cut_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "read"),
+    ("reply", "read"),
     [
         (b"ok \xff\xfe caf\xc3\xa9", "ok �� café"),
         ("\x1b[2J\x1b[31mred\x07", "␛[2J␛[31mred␇"),
@@ -267,9 +267,9 @@ def test_a_result_of_100_mb_is_cut_and_says_so() -> None:
     ],
 )
 def test_bytes_and_control_characters_are_shown_and_obeyed_by_nobody(
-    said: Any, read: str, tmp_path: Path
+    reply: Any, read: str, tmp_path: Path
 ) -> None:
-    rollout = result_of(lambda call: tool_turn(call, said))
+    rollout = result_of(lambda call: tool_turn(call, reply))
     assert rollout.session.turns[3].results[0].text == read and rollout.ended == "done"
     assert saved(rollout, tmp_path) == rollout.session
 
@@ -338,7 +338,7 @@ class Trap(Reply):
 
 
 @pytest.mark.parametrize(
-    ("most", "words"),
+    ("most", "message"),
     [
         (fail, "KeyError: 'path'"),
         (stop, "SystemExit: 3"),
@@ -347,7 +347,7 @@ class Trap(Reply):
     ],
 )
 def test_a_bound_of_turns_that_is_none_costs_its_rollout(
-    most: Callable[[], Any], words: str
+    most: Callable[[], Any], message: str
 ) -> None:
     class Vague(Shelf):
         max_turns = property(lambda self: most(), lambda self, value: None)  # pyright: ignore[reportAssignmentType]
@@ -358,7 +358,7 @@ def test_a_bound_of_turns_that_is_none_costs_its_rollout(
         0.0,
         (),
         "",
-    ) and bad.failure.startswith(words)
+    ) and bad.failure.startswith(message)
 
 
 def endless() -> dict[str, Any]:
@@ -463,8 +463,8 @@ def test_a_model_that_never_stops_is_cut_and_earns_nothing() -> None:
         def reward(self) -> float:
             return 1.0
 
-    words = message_ids(QWEN, "so on and " * 40, end=False)
-    model = Parrot(len(QWEN.tokenizer), [words])
+    ids = message_ids(QWEN, "so on and " * 40, end=False)
+    model = Parrot(len(QWEN.tokenizer), [ids])
     options = Sampling(max_new_tokens=30, max_context_tokens=4096)
     (rollout,) = sample_rollouts(model, [Kind()], renderer=QWEN, settings=options, author="tiny")
     assert (rollout.ended, rollout.reward, rollout.num_cut) == (
@@ -564,14 +564,14 @@ def test_environments_that_allow_it_answer_at_the_same_time() -> None:
 
 
 def test_a_crew_replaces_the_threads_it_loses() -> None:
-    with CallPool(num_threads=2) as crew:
+    with CallPool(num_threads=2) as pool:
         jobs = [
             PooledCall(hang if i < 3 else lambda i=i: i, runs_in="any_thread", timeout_s=0.1)
             for i in range(6)
         ]
-        found = crew.run(jobs)
-    assert [o.failure is not None and o.failure.late for o in found] == [True] * 3 + [False] * 3
-    assert [o.value for o in found[3:]] == [3, 4, 5] and crew.num_left_behind == 3
+        results = pool.run(jobs)
+    assert [o.failure is not None and o.failure.late for o in results] == [True] * 3 + [False] * 3
+    assert [o.value for o in results[3:]] == [3, 4, 5] and pool.num_left_behind == 3
 
 
 def tool(name: str, run: Callable[[Mapping[str, Any]], Any], **more: Any) -> Tool:

@@ -1,5 +1,5 @@
-"""From sampled ids to blocks: what the template writes is read back as it was, and what is no call
-is named."""
+"""From sampled ids to blocks: text that a template writes is parsed back exactly, and malformed
+calls are named."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_what_the_template_writes_is_read_back(
     ]
     assume(written or calls or (thinking and thought))
     expected: list[Part] = [Thinking(read(render, thought))] if thinking and thought else []
-    # gpt-oss has no place for words beside a call but its thinking
-    said = Thinking if family == "gpt-oss" and calls and not thought else Text
-    expected += [said(read(render, written))] if written else []
+    # gpt-oss has no place for text beside a call except its thinking
+    text_type = Thinking if family == "gpt-oss" and calls and not thought else Text
+    expected += [text_type(read(render, written))] if written else []
     expected += [WrittenCall(name, as_read(render, arguments)) for name, arguments in calls]
     tools = []
     # values are bare text there: their types come from the schema

@@ -1,4 +1,4 @@
-"""Length penalty and behaviour rewards: closed forms, and what the model could gain by breaking its
+"""Length penalty and behaviour rewards: closed forms, and the model's gain from breaking its
 calls."""
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def test_effort_shares_out_every_sampled_token() -> None:
     )
     rollout = parroted(QWEN, [think, "depth is 3"])
     count = QWEN.codec.count
-    found = effort(rollout.session, count=count)
+    tokens = effort(rollout.session, count=count)
     first, last = (len(t.sampled.ids) for t in rollout.session.turns if t.sampled)
     text = count("Let me look at it.")
-    assert found == Effort(
+    assert tokens == Effort(
         thinking=0, calling=first - text, output=count("2"), message=text + last, calls=1, turns=2
     )
-    assert found.thinking + found.calling + found.message == first + last
+    assert tokens.thinking + tokens.calling + tokens.message == first + last
     settings = LengthSettings(
         weight=0.5,
         k=0.1,
@@ -83,7 +83,7 @@ def test_effort_shares_out_every_sampled_token() -> None:
         turn=7.0,
     )
     x = 2.0 * (first - text) + 5.0 * count("2") + text + last + 10.0 + 14.0
-    assert weighed(found, settings) == x
+    assert weighed(tokens, settings) == x
     assert length_penalty(rollout.session, settings, count=count) == pytest.approx(
         0.5 * math.log(1 + 0.1 * x) / 0.1
     )
@@ -95,9 +95,9 @@ def test_thinking_is_told_apart() -> None:
         role="assistant", author="m", blocks=(Thinking("Hm, let me see."), Text("depth is 3"))
     )
     rollout = parroted(render, [message])
-    found = effort(rollout.session, count=render.codec.count)
-    assert found.thinking == render.codec.count("Hm, let me see.") > 0 and found.calling == 0
-    assert found.thinking + found.message == len(rollout.session.turns[-1].sampled.ids)
+    tokens = effort(rollout.session, count=render.codec.count)
+    assert tokens.thinking == render.codec.count("Hm, let me see.") > 0 and tokens.calling == 0
+    assert tokens.thinking + tokens.message == len(rollout.session.turns[-1].sampled.ids)
 
 
 # ---- behaviours ----
@@ -154,7 +154,7 @@ def test_every_invalid_call_is_counted_whatever_became_of_it() -> None:
 
 
 def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
-    """The hack that Cursor saw: a broken call where the task is expected to fail."""
+    """The hack that Cursor observed: a broken call on a task that is expected to fail."""
     weights = {"invalid_calls": 0.1}
     for broken in (MALFORMED, UNKNOWN, WRONG):
         for _ in range(2):
@@ -166,10 +166,16 @@ def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
 
 
 def test_unfinished_to_do_lists() -> None:
-    done, open_ = {"content": "a", "status": "completed"}, {"content": "b", "status": "in_progress"}
-    todos = [call("TodoWrite", 1, todos=[open_, open_]), call("TodoWrite", 2, todos=[done, open_])]
+    finished, open_ = (
+        {"content": "a", "status": "completed"},
+        {"content": "b", "status": "in_progress"},
+    )
+    todos = [
+        call("TodoWrite", 1, todos=[open_, open_]),
+        call("TodoWrite", 2, todos=[finished, open_]),
+    ]
     assert BEHAVIOURS["unfinished_todos"](session((todos[0],), (todos[1],))) == -0.5
-    assert BEHAVIOURS["unfinished_todos"](session((call("TodoWrite", 1, todos=[done]),))) == 0.0
+    assert BEHAVIOURS["unfinished_todos"](session((call("TodoWrite", 1, todos=[finished]),))) == 0.0
     assert (
         BEHAVIOURS["unfinished_todos"](session((call("TodoWrite", 1, todos="x"),)))
         == 0.0

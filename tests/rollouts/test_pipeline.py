@@ -64,14 +64,14 @@ BROKEN = {
 def careless(family: str, fixture: str) -> Rollout:
     broken = BROKEN.get(family, "<tool_call>\n{oops\n</tool_call>")
     # a message of gpt-oss ends with its first call: the sampler stops there
-    both = [("Read", {"path": "a.py"}), ("Count", {})][: 1 if family == "gpt-oss" else 2]
+    calls = [("Read", {"path": "a.py"}), ("Count", {})][: 1 if family == "gpt-oss" else 2]
     return parroted(
         renderer(family, fixture),
         [
             say("Let me look.", ("Reed", {"path": "a.py"})),
             say(("Read", {"file": "a.py"})),
             broken,
-            say(*both),
+            say(*calls),
             say("depth is 3"),
         ],
     )
@@ -109,8 +109,8 @@ def test_mistakes_of_a_rollout_are_found_hinted_and_built(family: str, fixture: 
 
 
 def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
-    """Check that the example holds what the student read and wrote, each message in its place;
-    returns how many messages it holds.
+    """Check that the example holds the ids that the student read and wrote, message by message;
+    return the number of its messages.
 
     An example ends with its last trained message, so malformed calls at the end of an episode are
     in none.
@@ -118,8 +118,8 @@ def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
     _, built = build(rollout, family, fixture)
     held = 0
     for example in built:
-        both = min(len(rollout.ids), len(example.ids))
-        assert example.ids[:both] == rollout.ids[:both]
+        length = min(len(rollout.ids), len(example.ids))
+        assert example.ids[:length] == rollout.ids[:length]
         for span in example.turns:
             turn = rollout.session.turns[span.turn]
             if turn.sampled is not None:
@@ -135,8 +135,8 @@ def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
 def test_the_ids_of_an_example_are_those_the_student_read_and_wrote(
     family: str, fixture: str
 ) -> None:
-    """Random students write what no template would: broken characters, control tokens in
-    mid-message, nothing at all."""
+    """Random students write text that no template would: broken characters, control tokens in
+    mid-message, empty messages."""
     render = renderer(family, fixture)
     model, control = tiny(len(render.tokenizer), seed=3), set(render.codec.control.values())
     rollouts: list[Rollout] = []

@@ -92,9 +92,15 @@ def test_gaps_are_squeezed_out() -> None:
 def test_a_sliding_window_does_not_hold_ragged_rows_but_one_row_is_exact() -> None:
     torch.manual_seed(0)
     config = MistralConfig(
-        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=64,
-        sliding_window=8, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=64,
+        sliding_window=8,
+        initializer_range=0.3,
+    )
     model = MistralForCausalLM(config).eval()
     assert not holds_ragged_rows(model)
     assert holds_ragged_rows(tiny(VOCAB))

@@ -1,4 +1,4 @@
-"""Episodes token by token: what is recorded is what the model read and wrote, with its
+"""Episodes token by token: the record holds exactly the ids that the model read and wrote, with its
 log-probs."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from composer_replication.core.errors import AlignmentError, ConfigError, RenderError
 from composer_replication.core.trace import Text, Thinking, ToolCall, Turn
 from composer_replication.models.forward import final_hidden, project, scoring
-from composer_replication.rollouts import episode as episodes
+from composer_replication.rollouts import episode as episode_module
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
@@ -97,13 +97,13 @@ def test_a_batch_gives_what_single_runs_give(temperature: float) -> None:
 
 def test_the_same_seed_gives_the_same_rollouts_bit_for_bit_and_another_does_not() -> None:
     model = model_for(QWEN)
-    first, again, other = (
+    first, again, other_seed = (
         sample(model, talks(), seed=1),
         sample(model, talks(), seed=1),
         sample(model, talks(), seed=2),
     )
     assert first == again
-    assert [r.ids for r in first] != [r.ids for r in other]
+    assert [r.ids for r in first] != [r.ids for r in other_seed]
     assert [r.ids for r in first] != [
         r.ids for r in sample(model, talks(), seed=1, label="step-2:")
     ]
@@ -132,10 +132,12 @@ def test_greedy_takes_the_best_token_each_time() -> None:
     assert list(written(rollout)[0]) == best_T[start - 1 : start - 1 + len(written(rollout)[0])]
 
 
-# what the template writes behind a message with calls, by the beginning of the family's name
+# the template's text behind a message with calls, by the beginning of the family's name
 BEHIND = {
-    "llama3": "<|start_header_id|>", "glm": "\n<tool_response>", "mistral": "[TOOL_RESULTS]", "gemma": "\n<start_of_turn>user",
-    "gpt": "<|start|>functions.Read to=assistant", "deepseek": "<｜tool▁outputs▁begin｜>",
+    "llama3": "<|start_header_id|>", "glm": "\n<tool_response>", "mistral": "[TOOL_RESULTS]",
+    "gemma": "\n<start_of_turn>user",
+    "gpt": "<|start|>functions.Read to=assistant",
+    "deepseek": "<｜tool▁outputs▁begin｜>",
 }  # fmt: skip
 
 
@@ -168,9 +170,9 @@ def test_the_end_token_is_sampled_and_what_the_template_writes_behind_it_is_not(
 def test_a_message_is_ended_by_force_and_marked(family: str, fixture: str) -> None:
     render = renderer(family, fixture)
     end_id = message_ids(render, say("x"))[-1]
-    words = say("one two three four five six")
-    limit = len(message_ids(render, words)) - 2
-    rollout = parroted(render, [words], max_new_tokens=limit)
+    ids = say("one two three four five six")
+    limit = len(message_ids(render, ids)) - 2
+    rollout = parroted(render, [ids], max_new_tokens=limit)
     (turn,) = sampled_turns(rollout)
     assert turn.tag == CUT and len(turn.sampled.ids) == limit and turn.sampled.ids[-1] != end_id
     assert rollout.num_cut == 1
@@ -198,17 +200,17 @@ def test_a_message_of_an_end_token_alone_is_a_message() -> None:
 
 def test_another_end_token_of_the_tokenizer_ends_a_message_too() -> None:
     render = renderer("llama3", "llama3_1")
-    other = render.codec.control["<|end_of_text|>"]
+    other_end = render.codec.control["<|end_of_text|>"]
     model = Parrot(
         len(render.tokenizer),
         [
-            [*message_ids(render, say("", ("Count", {})))[:-1], other],
+            [*message_ids(render, say("", ("Count", {})))[:-1], other_end],
             message_ids(render, say("ok")),
         ],
     )
-    model.generation_config = SimpleNamespace(eos_token_id=[other])
+    model.generation_config = SimpleNamespace(eos_token_id=[other_end])
     (rollout,) = sample(model, [Shelf()], render=render, max_new_tokens=64)
-    assert written(rollout)[0][-1] == other and rollout.num_cut == 0
+    assert written(rollout)[0][-1] == other_end and rollout.num_cut == 0
     assert rollout.session.turns[3].results[0].text == "2"
 
 
@@ -231,7 +233,7 @@ def test_a_malformed_call_is_answered_with_an_error_that_the_model_reads(
     assert call.name == MALFORMED and result.call_id == call.id and result.is_error
     assert result.text.startswith("InputValidationError: malformed tool call")
     assert "malformed tool call" in render.codec.decode(rollout.ids)
-    # nothing else reached the environment
+    # the environment received nothing else
     assert [turn.text for turn in env.heard] == ["depth is 3"]
 
 
@@ -277,7 +279,7 @@ def test_an_episode_ends_at_its_last_message_or_where_there_is_no_room() -> None
     bounded = parroted(
         QWEN, [look, look, look], env=Shelf(max_turns=2), limits=EpisodeLimits(max_turns=3)
     )
-    # the environment's own bound stands beside the setting
+    # the environment's bound is checked beside the setting
     assert bounded.ended == "max_turns" and len(sampled_turns(bounded)) == 2
     (longer,) = sample(
         Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9),
@@ -308,13 +310,13 @@ def test_a_conversation_that_renders_to_other_ids_is_refused(
 ) -> None:
     """The turns that are recorded are not those that were read: the whole is rendered once more at
     the end, and compared."""
-    finish = episodes.Episode.finish
+    finish = episode_module.Episode.finish
 
-    def changed(self: episodes.Episode, **found: Any) -> Rollout:
+    def changed(self: episode_module.Episode, **kwargs: Any) -> Rollout:
         self.turns[1] = replace(self.turns[1], blocks=(Text("Another task."),))
-        return finish(self, **found)
+        return finish(self, **kwargs)
 
-    monkeypatch.setattr(episodes.Episode, "finish", changed)
+    monkeypatch.setattr(episode_module.Episode, "finish", changed)
     env = Shelf()
     with pytest.raises(
         AlignmentError, match="renders to other ids than the student read and wrote, from token"
@@ -327,14 +329,16 @@ def test_the_official_hybrid_template_rewrites_history_and_is_refused() -> None:
     """Qwen3's own template strips earlier think blocks: taken as it is, it cannot be sampled from
     token by token."""
     family = renderer("qwen3-thinking", "qwen3")
-    own = Renderer(family.tokenizer, family=None, own_template=family.tokenizer.chat_template)
+    official_renderer = Renderer(
+        family.tokenizer, family=None, own_template=family.tokenizer.chat_template
+    )
     think = message_ids(
         family,
         Turn(role="assistant", author="m", blocks=(Thinking("Hm."), ToolCall("c", "Count", {}))),
     )
     model = Parrot(len(family.tokenizer), [think, message_ids(family, say("ok"))])
     with pytest.raises(RenderError, match="rewrites what came earlier"):
-        sample(model, [Shelf()], render=own, max_new_tokens=99)
+        sample(model, [Shelf()], render=official_renderer, max_new_tokens=99)
 
 
 def test_an_unknown_template_is_rendered_from_the_beginning_and_works() -> None:
@@ -415,13 +419,13 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_result_that_would_fill_the_context_ends_the_episode() -> None:
-    """What is asked next must have room for one token at least: equal to the limit is too long."""
+    """The next prompt must leave room for at least one token: equal to the limit is too long."""
     text, (call,) = (
         "depth is 3",
         ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}}\n</tool_call>',),
     )
-    whole = parroted(QWEN, [call, text])
-    last = whole.session.turns[-1]
+    full = parroted(QWEN, [call, text])
+    last = full.session.turns[-1]
     assert last.sampled is not None
     room = last.context_tokens  # of the context that the last message was written in
     for limit, ended in ((room, "max_context"), (room + 1, "cut")):

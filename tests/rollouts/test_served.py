@@ -63,7 +63,7 @@ def server(
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=running.serve_forever, daemon=True)
@@ -144,11 +144,11 @@ REFUSED: list[tuple[str, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "change"), REFUSED)
+@pytest.mark.parametrize(("message", "change"), REFUSED)
 def test_a_server_that_does_not_say_what_it_sampled_is_refused_by_name(
-    words: str, change: Change
+    message: str, change: Change
 ) -> None:
-    with server(MESSAGES, change=change) as (url, asked), pytest.raises(DataError, match=words):
+    with server(MESSAGES, change=change) as (url, asked), pytest.raises(DataError, match=message):
         play(url)
     assert len(asked) == 1  # before any episode begins
 
@@ -168,8 +168,7 @@ PROMPT = GenerationRequest(ids=(5,), max_tokens=3, seed=0)
 
 @pytest.mark.parametrize("ids", [[], [7, 8, 9, 2], [7, 2, 9], [7]])
 def test_a_message_that_cannot_have_been_sampled_so_is_refused(ids: list[int]) -> None:
-    """None at all, more than asked for, something behind an end token, and an end whose token is
-    missing."""
+    """No tokens, more than requested, tokens behind an end token, and an end without its token."""
     choice = {
         "token_ids": ids,
         "prompt_token_ids": [5],

@@ -1,5 +1,5 @@
-"""The static check: at every kind of site, what is the same mistake, another one, right, malformed
-- or not to be decided."""
+"""The static check at every kind of site: the same mistake, another one, right, malformed, or
+undecided."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from composer_replication.core.errors import SiteError
 from composer_replication.core.trace import ToolCall
 from composer_replication.rollouts.episode import CUT, MALFORMED
 from composer_replication.rollouts.static_check import Checked, SiteCheck
-from tests.rollouts.logged import MISTAKES, TOOLS, call, said, session, site
+from tests.rollouts.logged import MISTAKES, TOOLS, assistant_turn, call, session, site
 
 HALF = ToolCall("x", MALFORMED, {"text": "{"})
 
 
 def checked(kind: str, *calls: ToolCall, origin: str = "log") -> tuple[str, str]:
-    found = SiteCheck.of(session(kind, origin=origin), site(kind)).message(said(*calls))
-    return found.outcome, found.reason
+    verdict = SiteCheck.of(session(kind, origin=origin), site(kind)).message(assistant_turn(*calls))
+    return verdict.outcome, verdict.reason
 
 
 @pytest.mark.parametrize("kind", sorted(MISTAKES))
@@ -106,12 +106,12 @@ def test_a_message_of_several_calls_is_what_its_worst_call_is() -> None:
 def test_silence_and_a_message_that_was_cut_off_are_undecided() -> None:
     check = SiteCheck.of(session(), site())
     assert (
-        check.message(said("I give up.")).outcome == "undecided"
-        and check.message(said("x")).reason == "no_call"
+        check.message(assistant_turn("I give up.")).outcome == "undecided"
+        and check.message(assistant_turn("x")).reason == "no_call"
     )
-    cut = replace(said(call("Read", path="src/a.py"), HALF), tag=CUT)
+    cut = replace(assistant_turn(call("Read", path="src/a.py"), HALF), tag=CUT)
     assert check.message(cut) == Checked(outcome="undecided", reason="cut_off")
-    assert check.message(replace(said(call("Cat")), tag=CUT)).outcome == "same"
+    assert check.message(replace(assistant_turn(call("Cat")), tag=CUT)).outcome == "same"
 
 
 def test_without_a_list_of_tools_only_what_the_log_saw_at_work_is_known() -> None:
@@ -142,8 +142,8 @@ def test_what_the_log_did_beside_the_mistake_and_what_worked_is_right() -> None:
     )
     results = replace(log.turns[6], blocks=(*log.turns[6].blocks, *answer("c4")))
     log = replace(log, turns=(*log.turns[:5], beside, results, log.turns[7]))
-    found = SiteCheck.of(log, site()).message(said(call("Read", path="src/zzz.py")))
-    assert (found.outcome, found.reason) == ("ok", "same_call")
+    verdict = SiteCheck.of(log, site()).message(assistant_turn(call("Read", path="src/zzz.py")))
+    assert (verdict.outcome, verdict.reason) == ("ok", "same_call")
 
 
 def answer(call_id: str) -> tuple[Any, ...]:
@@ -153,44 +153,48 @@ def answer(call_id: str) -> tuple[Any, ...]:
 
 
 def test_a_file_that_was_missing_is_there_once_it_was_written() -> None:
-    """Earlier refusals count until the file was written; at the site itself nothing outweighs the
-    log."""
+    """Earlier refusals count until the file was written; at the site itself the log outweighs
+    everything."""
     from tests.rollouts.logged import answered
 
     log = session("unknown_tool")
     tried = (
-        said(call("Read", "m1", path="src/new.py")),
+        assistant_turn(call("Read", "m1", path="src/new.py")),
         answered("m1", "File does not exist.", error=True),
     )
-    wrote = (said(call("Write", "m2", path="src/new.py", content="x")), answered("m2", "ok"))
+    wrote = (
+        assistant_turn(call("Write", "m2", path="src/new.py", content="x")),
+        answered("m2", "ok"),
+    )
 
     def outcome(*before: Any) -> tuple[str, str]:
         moved = replace(site(), turn=5 + len(before), evidence=(6 + len(before),))
         turns = (*log.turns[:5], *before, *log.turns[5:])
         longer = replace(log, turns=turns, segments=(replace(log.segments[0], end=len(turns)),))
-        found = SiteCheck.of(longer, moved).message(said(call("Read", path="/app/src/new.py")))
-        return found.outcome, found.reason
+        verdict = SiteCheck.of(longer, moved).message(
+            assistant_turn(call("Read", path="/app/src/new.py"))
+        )
+        return verdict.outcome, verdict.reason
 
     assert outcome(*tried) == ("other", "file_missing")
     assert outcome(*tried, *wrote) == ("ok", "checked")
 
 
 def after(*commands: tuple[str, str], path: str) -> tuple[str, str]:
-    """The verdict on a Read of a path, at an unknown-tool site that some shell lines stand
-    before."""
+    """The verdict on a Read of a path, at an unknown-tool site after some shell lines."""
     from tests.rollouts.logged import answered
 
     log = session("unknown_tool")
     before = [
         t
-        for i, (line, text) in enumerate(commands)
-        for t in (said(call("Bash", f"s{i}", command=line)), answered(f"s{i}", text))
+        for i, (command, text) in enumerate(commands)
+        for t in (assistant_turn(call("Bash", f"s{i}", command=command)), answered(f"s{i}", text))
     ]
     turns = (*log.turns[:5], *before, *log.turns[5:])
     longer = replace(log, turns=turns, segments=(replace(log.segments[0], end=len(turns)),))
     moved = replace(site(), turn=5 + len(before), evidence=(6 + len(before),))
-    found = SiteCheck.of(longer, moved).message(said(call("Read", path=path)))
-    return found.outcome, found.reason
+    verdict = SiteCheck.of(longer, moved).message(assistant_turn(call("Read", path=path)))
+    return verdict.outcome, verdict.reason
 
 
 def test_a_path_is_right_until_a_line_removes_it_and_from_where_the_shell_stands() -> None:
@@ -208,10 +212,10 @@ def test_a_path_is_right_until_a_line_removes_it_and_from_where_the_shell_stands
 def test_a_path_that_was_looked_for_is_missing_as_one_that_was_guessed() -> None:
     explored = replace(site("file_missing"), kind="path_explored")
     check = SiteCheck.of(session("file_missing"), explored)
-    again = check.message(said(call("Grep", path="src/MISTAKENWORD.py")))
+    again = check.message(assistant_turn(call("Grep", path="src/MISTAKENWORD.py")))
     assert (again.outcome, again.reason) == ("same", "same_call")
-    assert check.message(said(call("Read", path="src/b.py"))).outcome == "ok"
-    assert check.message(said(call("Bash", command="ls src"))).reason == "needs_running"
+    assert check.message(assistant_turn(call("Read", path="src/b.py"))).outcome == "ok"
+    assert check.message(assistant_turn(call("Bash", command="ls src"))).reason == "needs_running"
 
 
 def test_a_site_of_another_session_is_refused() -> None:

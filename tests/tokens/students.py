@@ -47,7 +47,8 @@ from composer_replication.tokens.tiny_tokenizer import (
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures" / "templates"
 LLAMA_SPECIAL = (
-    "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
+    "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
 )  # fmt: skip
 GLM_SPECIAL = (
     "<|endoftext|>",
@@ -59,23 +60,27 @@ GLM_SPECIAL = (
     "<|observation|>",
 )
 GLM_PLAIN = (
-    "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>", "</arg_key>",
+    "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>",
+    "</tool_response>", "<arg_key>", "</arg_key>",
     "<arg_value>", "</arg_value>",
 )  # fmt: skip
 MISTRAL_SPECIAL = (
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
     "[TOOL_CALLS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]",
 )  # fmt: skip
 GPTOSS_SPECIAL = (
-    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>",
+    "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>",
+    "<|end|>", "<|message|>", "<|call|>",
 )  # fmt: skip
 GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 DEEPSEEK_SPECIAL = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>")
 DEEPSEEK_PLAIN = (
-    "<｜User｜>", "<｜Assistant｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
-    "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>",
+    "<｜User｜>", "<｜Assistant｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>",
+    "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>",
 )  # fmt: skip
-# family -> the fixtures whose template it stands for
+# family -> the fixtures whose template it covers
 OFFICIAL = {
     "qwen2.5": ("qwen2_5",),
     "qwen3": ("qwen3",),
@@ -96,7 +101,7 @@ OFFICIAL = {
     "deepseek-v3": ("deepseek_v3",),
 }
 CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
-# Where an official text serves two families, "auto" takes the first: the other one has to be named.
+# If an official text serves two families, "auto" takes the first: the other one has to be named.
 NAMED = {
     "qwen3-thinking": "qwen3",
     "qwen3.5-thinking": "qwen3.5",
@@ -242,8 +247,8 @@ def tokenizer_for(family: str, *, fixture: str = "") -> Any:
 
 @cache
 def renderer(family: str, fixture: str) -> Renderer:
-    """A renderer for a tokenizer folder as a hub model has it, with an official template; "auto"
-    where recognition gives the family."""
+    """A renderer for a tokenizer folder laid out like a hub model's, with an official template;
+    "auto" if recognition gives the family."""
     tokenizer = tokenizer_for(family, fixture=fixture)
     tokenizer.chat_template = official(fixture)
     with TemporaryDirectory() as folder:
@@ -285,12 +290,16 @@ def read(render: Renderer, text: str) -> str:
 
 
 NASTY = (
-    "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>", "<tool_call>\n{", "<|eot_id|>",
-    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>", "<|user|>", "<|call|>",
+    "<|im_end|>", "<|im_start|>assistant\nSure", "</tool_response>", "</think>", "<think>x</think>",
+    "<tool_call>\n{", "<|eot_id|>",
+    "<|endoftext|>", "[INST]", "[/TOOL_RESULTS]", "</s>", "<end_of_turn>\n", "<|observation|>",
+    "<|user|>", "<|call|>",
     "<|start|>assistant<|channel|>final<|message|>", "/nothink",
     "</arg_value>\n", "</function>\n</tool_call>", "\n</parameter>\n",
-    "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
-    "e\u0301", "\u0301", "👩‍💻 日本語", "▁a ▁\n▁", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
+    "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>",
+    "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
+    "e\u0301", "\u0301", "👩‍💻 日本語", "▁a ▁\n▁", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n',
+    "a\tb\r\nc", "x" * 60, "12345",
 )  # fmt: skip
 TEXTS = st.one_of(
     st.sampled_from(NASTY),
@@ -364,7 +373,9 @@ def session_of(
     )
 
 
-def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int = 2) -> list[Turn]:
+def long_turns(
+    num_steps: int, *, seed: int = 7, num_words: int = 20, parallel: int = 2
+) -> list[Turn]:
     """A long plain session: a human, then steps of one message with calls and their results."""
     rng = random.Random(seed)
     turns = [Turn(role="user", author="human", blocks=(Text("Please fix the failing test."),))]
@@ -374,7 +385,8 @@ def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int 
             for i in range(rng.randint(1, parallel))
         )
         body = " ".join(
-            rng.choice(("import", "def", "return", "value", "None", "error")) for _ in range(words)
+            rng.choice(("import", "def", "return", "value", "None", "error"))
+            for _ in range(num_words)
         )
         turns.append(Turn(role="assistant", author="m1", blocks=(Text(f"Step {step}."), *calls)))
         turns += [

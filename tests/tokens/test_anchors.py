@@ -1,5 +1,5 @@
-"""Anchors in the data set: they hold in place what lm_ce may train, and nothing else; what is not
-held is counted."""
+"""Anchors in the data set: they hold exactly the messages that lm_ce may train, and the others are
+counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(session: Session, anchors: Sequence[Anchor], **more: Any) -> list[Item
     facts = {name: more.pop(name, ()) for name in ("sites", "hints", "preferences")}
     held_out = more.pop("held_out", None)
     settings = BuildSettings(**more)
-    found = build_examples(
+    build_result = build_examples(
         [session],
         renderer=renderer("qwen3", "qwen3"),
         settings=settings,
@@ -35,7 +35,7 @@ def build(session: Session, anchors: Sequence[Anchor], **more: Any) -> list[Item
         held_out=held_out,
         **facts,
     )
-    return list(found)
+    return list(build_result)
 
 
 def anchored_turns(items: Sequence[Item]) -> list[int]:
@@ -46,13 +46,13 @@ def anchors_lost(items: Sequence[Item]) -> dict[str, int]:
     return {name: count for name, count in skips(items).items() if name.startswith("anchor/")}
 
 
-def said(session: Session) -> list[int]:
+def assistant_turns_of(session: Session) -> list[int]:
     return [n for n, turn in enumerate(session.turns) if turn.role == "assistant"]
 
 
 def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None:
-    session = session_of(long_turns(5, words=5))
-    a, b = said(session)[1], said(session)[3]
+    session = session_of(long_turns(5, num_words=5))
+    a, b = assistant_turns_of(session)[1], assistant_turns_of(session)[3]
     items = build(session, [anchor(b), anchor(a)])
     (example,) = examples(items)
     assert anchored_turns(items) == [a, b] and not anchors_lost(items)
@@ -64,11 +64,15 @@ def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None
 
 
 def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
-    session = session_of(long_turns(8, words=5), copied=2)
-    copied, mistake, rejected, other, plain, check = said(session)[:6]
-    foreign = replace(session.turns[other], author="someone-else")
-    session = replace(session, turns=(*session.turns[:other], foreign, *session.turns[other + 1 :]))
-    here = Site(session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,))
+    session = session_of(long_turns(8, num_words=5), copied=2)
+    copied, mistake, rejected, filtered, plain, check = assistant_turns_of(session)[:6]
+    foreign = replace(session.turns[filtered], author="someone-else")
+    session = replace(
+        session, turns=(*session.turns[:filtered], foreign, *session.turns[filtered + 1 :])
+    )
+    target_site = Site(
+        session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,)
+    )
     passed = Site(
         session_id="s1",
         turn=check,
@@ -83,24 +87,30 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
         chosen=Turn(role="assistant", author="t", blocks=(Text("Better."),)),
     )
     anchors = [
-        anchor(n) for n in (copied, mistake, rejected, other, plain, check, plain, 0, 999)
+        anchor(n) for n in (copied, mistake, rejected, filtered, plain, check, plain, 0, 999)
     ] + [anchor(1, session_id="s9")]
-    hints = [Hint(site_id=here.id, text="HINT", writer="w", kind="k")]
+    hints = [Hint(site_id=target_site.id, text="HINT", writer="w", kind="k")]
     items = build(
-        session, anchors, sites=[here, passed], hints=hints, preferences=[pair], authors=("m1",)
+        session,
+        anchors,
+        sites=[target_site, passed],
+        hints=hints,
+        preferences=[pair],
+        authors=("m1",),
     )
     assert anchored_turns(items) == [plain, check]  # a failed check is a correct call
     assert anchors_lost(items) == {
-        "anchor/copied": 1, "anchor/site": 1, "anchor/dispreferred": 1, "anchor/author": 1, "anchor/second_anchor": 1,
+        "anchor/copied": 1, "anchor/site": 1, "anchor/dispreferred": 1, "anchor/author": 1,
+        "anchor/second_anchor": 1,
         "anchor/not_assistant": 2, "anchor/no_session": 1,
     }  # fmt: skip
 
 
 def test_every_anchor_is_held_once_or_counted_over_all_windows() -> None:
-    session = session_of(long_turns(30, words=20))
+    session = session_of(long_turns(30, num_words=20))
     big = Turn(role="assistant", author="m1", blocks=(Text("word " * 900),))
     session = replace(session_of([*session.turns[:20], big, *session.turns[20:]]))
-    anchors = [anchor(n) for n in said(session)]
+    anchors = [anchor(n) for n in assistant_turns_of(session)]
     items = build(session, anchors, max_tokens=600)
     held, lost = anchored_turns(items), anchors_lost(items)
     assert len(examples(items)) > 3 and len(set(held)) == len(held)
@@ -108,10 +118,10 @@ def test_every_anchor_is_held_once_or_counted_over_all_windows() -> None:
 
 
 def test_what_is_held_out_holds_nothing() -> None:
-    session = session_of(long_turns(3, words=5))
+    session = session_of(long_turns(3, num_words=5))
     items = build(
         session,
-        [anchor(n) for n in said(session)],
+        [anchor(n) for n in assistant_turns_of(session)],
         held_out=HeldOutSettings(by="session", fraction=0.999999),
     )
     assert not examples(items) and skips(items) == {"session/held_out": 1}
@@ -125,12 +135,12 @@ def test_anchors_that_a_template_refuses_are_counted() -> None:
     )
     render = own_template(SOUND.replace("{%- for m in messages %}", rejects, 1))
     turns = long_turns(30)
-    for place in (said(session_of(turns))[-1], 0):
+    for place in (assistant_turns_of(session_of(turns))[-1], 0):
         session = session_of(
             [replace(t, blocks=(Text("POISON"),)) if n == place else t for n, t in enumerate(turns)]
         )
-        anchors = [anchor(n) for n in said(session)]
-        found = build_examples(
+        anchors = [anchor(n) for n in assistant_turns_of(session)]
+        build_result = build_examples(
             [session, good()],
             sites=(),
             hints=(),
@@ -138,7 +148,7 @@ def test_anchors_that_a_template_refuses_are_counted() -> None:
             settings=BuildSettings(max_tokens=900),
             anchors=anchors,
         )
-        items = list(found)
+        items = list(build_result)
         lost = anchors_lost(items)
         assert set(lost) == {"anchor/template"} and len(anchored_turns(items)) + lost[
             "anchor/template"
@@ -152,8 +162,8 @@ def good() -> Session:
 
 
 def test_the_report_counts_anchors_and_they_survive_the_disk(tmp_path: Path) -> None:
-    session = session_of(long_turns(5, words=5))
-    items = build(session, [anchor(n) for n in said(session)[:3]])
+    session = session_of(long_turns(5, num_words=5))
+    items = build(session, [anchor(n) for n in assistant_turns_of(session)[:3]])
     report = write_dataset(tmp_path, items, meta={})
     (example,) = examples(items)
     assert (report.anchors, report.anchored_tokens) == (3, sum(b - a for a, b in example.anchored))
@@ -162,8 +172,8 @@ def test_the_report_counts_anchors_and_they_survive_the_disk(tmp_path: Path) -> 
 
 
 def test_the_rejected_side_is_the_sessions_own_ids() -> None:
-    session = session_of(long_turns(5, words=5))
-    at = said(session)[2]
+    session = session_of(long_turns(5, num_words=5))
+    at = assistant_turns_of(session)[2]
     chosen = Turn(role="assistant", author="t", blocks=(Text("Better."),))
     items = build(session, [], preferences=[Preference(session_id="s1", turn=at, chosen=chosen)])
     (example,) = examples(items)

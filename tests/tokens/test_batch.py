@@ -49,8 +49,7 @@ def test_rows_targets_and_counts_of_a_worked_example() -> None:
     batch = collate([FIRST, SECOND], [PAIR], pad_id=0)
     assert batch.student.ids_BT.tolist() == [list(IDS), [20, 21, 22, 23, 0, 0, 0, 0, 0]]
     assert batch.student.lengths_B.tolist() == [9, 4]
-    # the hint is inserted, nothing behind the target is there, and a view never holds another
-    # view's hint
+    # the hint is inserted, the row ends with the target, and a view never holds another view's hint
     assert batch.teacher.ids_BT.tolist() == [
         [10, 11, 12, 90, 91, 13, 14, 15],
         [10, 11, 12, 13, 92, 14, 15, 0],
@@ -112,13 +111,13 @@ def test_the_size_of_a_view_is_that_of_its_target_not_of_what_stands_between_its
 
 
 def test_actions_and_anchors_of_a_worked_example() -> None:
-    """Two rollouts; the second message of the first was worth nothing, and so was all of the second
+    """Two rollouts; the second message of the first has advantage 0, and so has all of the second
     rollout."""
     acts = (
         SampledMessage(span=(1, 3), logprobs=(-0.5, -0.25), advantage=0.75),
         SampledMessage(span=(4, 6), logprobs=(-1.0, -2.0), advantage=0.0),
     )
-    one = dataclasses.replace(
+    example = dataclasses.replace(
         FIRST,
         lm_spans=(),
         actions=(*acts, SampledMessage(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)),
@@ -130,7 +129,7 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
         actions=(SampledMessage(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),),
         anchored=((1, 2),),
     )
-    batch = collate([two, one], pad_id=0)
+    batch = collate([two, example], pad_id=0)
     assert list(
         zip(batch.action.row_N.tolist(), batch.action.position_N.tolist(), strict=True)
     ) == [(1, 1), (1, 2), (1, 8)]
@@ -141,7 +140,7 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
         -1.5,
     ]
     assert batch.anchor.ids_N.tolist() == [21, 16, 17] and batch.anchor.item_N.tolist() == [0, 1, 1]
-    # policy_tokens: what both rollouts wrote, those parts included that were worth nothing
+    # policy_tokens: all sampled tokens of both rollouts, those with advantage 0 included
     expected = {
         "action_tokens": 3,
         "policy_tokens": 7,

@@ -1,5 +1,5 @@
-"""Sessions, sites, hints and preferences to examples: what is trained, what is a target, what is
-left out and counted."""
+"""From sessions, sites, hints and preferences to examples: what is trained, what is a target, and
+counted skips."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ QWEN = ("qwen3", "qwen3")
 def site(
     session: Session, turn: int, *, category: Category = "mistake", call_id: str | None = None
 ) -> Site:
-    # evidence is a later turn; tests that have none use a number behind the session's end
+    # evidence is a later turn; tests without evidence use a number behind the session's end
     return Site(
         session_id=session.id,
         turn=turn,
@@ -142,29 +142,31 @@ def test_random_sessions(
     assert len(trained) + sum(
         n for name, n in skips(items).items() if name.startswith("lm_ce/")
     ) == len(assistants)
-    found = views(items)
-    assert len(found) + sum(
+    views_of_items = views(items)
+    assert len(views_of_items) + sum(
         n for name, n in skips(items).items() if name.startswith("hint/")
     ) == len(sites)
     for example in examples(items):
         numbers = [t.turn for t in example.turns]
         assert len(example.ids) <= max_tokens
         assert example.ids == render.render([turns[n] for n in numbers], numbers=numbers).ids
-        made = {call.id for n in numbers for call in turns[n].calls}
+        call_ids = {call.id for n in numbers for call in turns[n].calls}
         known = {call.id for turn in turns for call in turn.calls}
         assert all(
-            r.call_id in made for n in numbers for r in turns[n].results if r.call_id in known
+            r.call_id in call_ids for n in numbers for r in turns[n].results if r.call_id in known
         )
         assert numbers == sorted(set(numbers)) and numbers[-1] == max(
             [t.turn for t in example.turns if t.body in example.lm_spans]
             + [t.turn for v in example.hints for t in example.turns if t.body == v.span]
         )
     for this in hints:
-        if this.site_id in found:
-            example, view = found[this.site_id]
+        if this.site_id in views_of_items:
+            example, view = views_of_items[this.site_id]
             teacher = render.codec.decode(example.teacher_ids(view))
             assert len(example.teacher_ids(view)) <= max_tokens
-            assert [other.text for other in hints if other.text in teacher] == [this.text]
+            assert [other_hint.text for other_hint in hints if other_hint.text in teacher] == [
+                this.text
+            ]
             assert "HINT-" not in render.codec.decode(example.student_ids(view))
 
 
@@ -176,7 +178,7 @@ def test_a_short_session_is_one_example_with_everything_in_it() -> None:
     (example,) = examples(items)
     assert example.id == f"s1:0-{numbers[-1]}"
     assert trained_turns(items) == [n for n in numbers if n != numbers[1]]
-    # the results behind the last message train nothing
+    # the results behind the last message are not trained on
     assert example.turns[-1].turn == numbers[-1]
     _, view = views(items)[mistake.id]
     assert (view.kind, view.rendering, view.origin) == ("k", "message", "trace")
@@ -218,13 +220,14 @@ def test_a_message_that_does_not_fit_is_left_out_with_its_reason_and_never_cut()
 
 @pytest.mark.parametrize(
     ("category", "is_trained"),
-    [("mistake", False), ("recovery", False), ("rejected", False), ("interrupted", False), ("failed_check", True), ("sibling", True),
+    [("mistake", False), ("recovery", False), ("rejected", False), ("interrupted", False),
+     ("failed_check", True), ("sibling", True),
      ("permission", True), ("environment", True), ("benign", True)],
 )  # fmt: skip
 def test_lm_ce_by_category_of_the_site(category: Category, is_trained: bool) -> None:
     session = session_of(long_turns(3))
-    here = site(session, 1, category=category)
-    items = build(session, [here], [])
+    target_site = site(session, 1, category=category)
+    items = build(session, [target_site], [])
     assert (1 in trained_turns(items)) == is_trained
     assert (
         skips(items)["hint/no_hint" if category in ("mistake", "recovery") else "hint/category"]
@@ -265,9 +268,9 @@ def test_authors_are_filtered_in_both_channels() -> None:
 
 def test_the_first_message_that_is_not_copied_is_a_target() -> None:
     turns = long_turns(5)
-    own = next(i for i, turn in enumerate(turns) if i >= 5 and turn.role == "assistant")
-    session = replace(session_of(turns), copied=own)
-    mistake = site(session, own)
+    first_uncopied = next(i for i, turn in enumerate(turns) if i >= 5 and turn.role == "assistant")
+    session = replace(session_of(turns), copied=first_uncopied)
+    mistake = site(session, first_uncopied)
     items = build(session, [mistake], [hint(mistake)])
     assert list(views(items)) == [mistake.id] and "hint/copied" not in skips(items)
 
@@ -347,18 +350,22 @@ def test_one_call_as_the_target_and_two_sites_at_one_message() -> None:
         )
     ]
     session = session_of(turns)
-    both = [site(session, 1, call_id="a"), site(session, 1, call_id="b")]
+    two_sites = [site(session, 1, call_id="a"), site(session, 1, call_id="b")]
     decode = renderer(*QWEN).codec.decode
-    (one,) = views(build(session, both[1:], [hint(both[1])], target="call")).values()
-    assert decode(one[1].target_ids).split('"')[3] == "Reed" and one[1].parts == ()
-    example, both_calls = views(build(session, both[::-1], [hint(s) for s in both], target="call"))[
-        both[0].id
-    ]
+    (narrow_view,) = views(
+        build(session, two_sites[1:], [hint(two_sites[1])], target="call")
+    ).values()
+    assert decode(narrow_view[1].target_ids).split('"')[3] == "Reed" and narrow_view[1].parts == ()
+    example, both_calls = views(
+        build(session, two_sites[::-1], [hint(s) for s in two_sites], target="call")
+    )[two_sites[0].id]
     assert [decode(example.ids[a:b]).split('"')[3] for a, b in both_calls.spans] == ["Read", "Reed"]
     assert "Both." not in decode(both_calls.target_ids)
-    items = build(session, both, [hint(s) for s in both])
+    items = build(session, two_sites, [hint(s) for s in two_sites])
     ((_, view),) = views(items).values()  # one message is one view
-    assert view.site_ids == (both[0].id, both[1].id) and decode(view.target_ids).startswith("Both.")
+    assert view.site_ids == (two_sites[0].id, two_sites[1].id) and decode(
+        view.target_ids
+    ).startswith("Both.")
     assert "HINT-1-a-END\nHINT-1-b-END" in decode(view.hint_ids)
     assert not [name for name in skips(items) if name.startswith("hint/")]
 
@@ -372,8 +379,8 @@ def test_several_calls_that_fail_alike_are_one_view_with_the_hint_said_once() ->
         Turn(role="tool", author="environment", blocks=results),
     ]
     session = session_of(turns)
-    found = [replace(site(session, 1, call_id=name), kind=f"k{name}") for name in "cab"]
-    items = build(session, found, [hint(s, "Read it first.") for s in found])
+    sites = [replace(site(session, 1, call_id=name), kind=f"k{name}") for name in "cab"]
+    items = build(session, sites, [hint(s, "Read it first.") for s in sites])
     ((example, view),) = views(items).values()
     assert (
         view.site_ids == ("s1:1:a", "s1:1:b", "s1:1:c")
@@ -386,7 +393,7 @@ def test_several_calls_that_fail_alike_are_one_view_with_the_hint_said_once() ->
         == 1
     )
     middle = build(
-        session, [found[0], found[1]], [hint(s, "Read it first.") for s in found[:2]], target="call"
+        session, [sites[0], sites[1]], [hint(s, "Read it first.") for s in sites[:2]], target="call"
     )
     ((example, narrowed),) = views(middle).values()
     decode = renderer(*QWEN).codec.decode
@@ -411,10 +418,10 @@ def far_apart(*, filler: int = 40) -> tuple[Session, Site, Hint]:
         author="m1",
         blocks=(Text("I edit."), ToolCall("e", "Edit", {"p": "a.py"})),
     )
-    done = Turn(
+    answer = Turn(
         role="tool", author="environment", blocks=(ToolResult("e", "not found", is_error=True),)
     )
-    turns = [human, read_it, its_text, *long_turns(filler)[1:], edit, done]
+    turns = [human, read_it, its_text, *long_turns(filler)[1:], edit, answer]
     session = session_of(turns)
     mistake = site(session, len(turns) - 2, call_id="e")
     return session, mistake, replace(hint(mistake), refers_to=(1, 2))
@@ -426,12 +433,12 @@ def test_what_the_hint_refers_to_is_in_the_window_and_what_lies_between_is_told(
     example, view = views(items)[mistake.id]
     numbers = [t.turn for t in example.turns]
     gap = numbers.index(2)
-    # not contiguous, and nothing behind
+    # not contiguous, and nothing after the target
     assert numbers[:3] == [0, 1, 2] and numbers[gap + 1] > 3 and numbers[-1] == mistake.turn
     assert "THE-FILE" in renderer(*QWEN).codec.decode(example.student_ids(view))
-    whole = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
+    rendering = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
     assert view.context is not None and (view.context.refers_to, view.context.lost) == ((1, 2), ())
-    assert view.context.available == whole[-1].start
+    assert view.context.available == rendering[-1].start
     assert view.context.kept == next(t.start for t in example.turns if t.turn == mistake.turn)
     assert 450 < view.context.kept < view.context.available  # the budget is spent
     assert trained_turns(items) == sorted(set(trained_turns(items)))
@@ -447,16 +454,16 @@ def test_a_view_that_lost_what_its_hint_refers_to_is_a_counted_skip_unless_it_is
     assert "turns 1, 2" in next(
         i.detail for i in items if isinstance(i, Skipped) and i.reason == "evidence_lost"
     )
-    kept = views(build(session, [mistake], [about], max_tokens=700, without_evidence="keep"))[
+    kept_view = views(build(session, [mistake], [about], max_tokens=700, without_evidence="keep"))[
         mistake.id
     ][1]
-    assert kept.context is not None and kept.context.lost == (1, 2)
+    assert kept_view.context is not None and kept_view.context.lost == (1, 2)
     # it is the reference that counts
     assert views(build(session, [mistake], [replace(about, refers_to=())], max_tokens=700))
 
 
 def test_a_mistake_whose_last_result_does_not_fit_is_no_view() -> None:
-    """Directly below the head the message would answer nothing that the model had just read."""
+    """Directly below the head, the message would answer text that the model had not just read."""
     session, mistake, _ = far_apart()
     turns = list(session.turns)
     turns[mistake.turn - 1] = replace(
@@ -534,11 +541,13 @@ def test_a_pair_at_a_site_shares_the_window_of_its_example() -> None:
     assistants = [i for i, t in enumerate(session.turns) if t.role == "assistant"]
     shared = 0
     for turn in assistants[10:55:4]:
-        here = site(session, turn)
-        made = [Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=here.id)]
+        target_site = site(session, turn)
+        preferences = [
+            Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=target_site.id)
+        ]
         # it takes room from the example's window; a window of the pair's own would begin earlier
-        long = hint(here, "word " * 60)
-        items = build(session, [here], [long], preferences=made, max_tokens=700)
+        long = hint(target_site, "word " * 60)
+        items = build(session, [target_site], [long], preferences=preferences, max_tokens=700)
         (pair,) = [item for item in items if isinstance(item, PreferencePair)]
         (example,) = [item for item in items if isinstance(item, TrainingExample) and item.hints]
         row = pair.prefix_ids + pair.rejected_ids
@@ -551,25 +560,31 @@ def test_pairs_that_cannot_be_built_are_named() -> None:
     session = replace(session_of(long_turns(3)), copied=2)
     last = max(i for i, t in enumerate(session.turns) if t.role == "assistant")
     human = session.turns[0]
-    made = [
+    preferences = [
         Preference(session_id="s1", turn=last, chosen=reply("x"), rejected=reply("x")),
         Preference(session_id="s1", turn=last, chosen=reply("word " * 600), rejected=reply("y")),
         Preference(session_id="s1", turn=last, chosen=human, rejected=reply("y")),
         Preference(session_id="s1", turn=1, chosen=reply("x")),
         Preference(session_id="other", turn=1, chosen=reply("x")),
     ]
-    counts = skips(build(session, preferences=made, max_tokens=600))
+    counts = skips(build(session, preferences=preferences, max_tokens=600))
     assert {k: v for k, v in counts.items() if k.startswith("preference/")} == {
-        "preference/same_tokens": 1, "preference/too_long": 1, "preference/not_assistant": 1, "preference/copied": 1,
+        "preference/same_tokens": 1, "preference/too_long": 1, "preference/not_assistant": 1,
+        "preference/copied": 1,
         "preference/no_session": 1,
     }  # fmt: skip
 
 
 def test_facts_without_a_session_and_hints_without_a_site_are_counted() -> None:
-    session, other = session_of(long_turns(2)), session_of(long_turns(2), name="s2")
-    here, there = site(session, 1), site(other, 1)
-    hints = [hint(here), hint(here, "again"), hint(there), replace(hint(here), site_id="s1:9:-")]
-    counts = skips(build(session, [here, there, replace(here, turn=0)], hints))
+    session, other_session = session_of(long_turns(2)), session_of(long_turns(2), name="s2")
+    first_site, other_site = site(session, 1), site(other_session, 1)
+    hints = [
+        hint(first_site),
+        hint(first_site, "again"),
+        hint(other_site),
+        replace(hint(first_site), site_id="s1:9:-"),
+    ]
+    counts = skips(build(session, [first_site, other_site, replace(first_site, turn=0)], hints))
     assert (
         counts["hint/no_session"] == 1
         and counts["hint/no_site"] == 1
@@ -617,18 +632,18 @@ def test_an_unknown_template_is_planned_by_estimate_and_still_keeps_the_budget()
 def test_a_template_that_never_works_stops_the_build_by_name_after_counting_what_it_cost() -> None:
     render = own_template(SOUND.replace(" ~ m.content", ""))
     session = session_of(long_turns(3))
-    made: list[Item] = []
+    items: list[Item] = []
     with pytest.raises(RenderError, match="loses the text of turn 0"):
         for item in build_examples(
             [session], sites=[], hints=[], renderer=render, settings=BuildSettings()
         ):
-            made.append(item)
-    assert skips(made) == {"lm_ce/template": 3}
+            items.append(item)
+    assert skips(items) == {"lm_ce/template": 3}
 
 
 def test_a_big_session_is_built_in_seconds() -> None:
     """1.5 MB: quadratic work (a prefix rendered or encoded per message) takes minutes here."""
-    session = session_of(long_turns(1500, words=100), tools=TOOLS)
+    session = session_of(long_turns(1500, num_words=100), tools=TOOLS)
     size = sum(
         len(b.text) for t in session.turns for b in t.blocks if isinstance(b, (Text, ToolResult))
     )
@@ -681,13 +696,13 @@ def test_a_head_that_the_template_rejects_takes_the_segment_with_it_and_nothing_
             [replace(long_turns(1)[0], blocks=(Text("POISON"),)), *long_turns(2)[1:]], name="s2"
         ),
     )
-    here = site(bad, 1)
+    target_site = site(bad, 1)
     preference = Preference(session_id="s2", turn=1, chosen=reply("x"), rejected=reply("y"))
     items = list(
         build_examples(
             [good, bad],
-            sites=[here],
-            hints=[hint(here)],
+            sites=[target_site],
+            hints=[hint(target_site)],
             renderer=render,
             settings=BuildSettings(),
             preferences=[preference],
@@ -722,7 +737,7 @@ def test_straddles_are_counted_over_windows_once() -> None:
 def test_a_template_that_writes_more_than_was_estimated_gets_fewer_turns_not_cut_ones(
     times: int,
 ) -> None:
-    """Texts stand several times in this rendering, so the plan's estimate is far too low."""
+    """Texts occur several times in this rendering, so the plan's estimate is far too low."""
     render = own_template(SOUND.replace(" ~ m.content", " ~ (m.content ~ ' ') * " + str(times)))
     session = session_of(long_turns(30))
     wrong = [site(session, i) for i, t in enumerate(session.turns) if t.role == "assistant"][::7]

@@ -31,7 +31,7 @@ PAIR = PreferencePair(id="p", session_id="s", prefix_ids=(1,), chosen_ids=(2,), 
 
 
 def from_renderings(student: tuple[int, ...], teacher: tuple[int, ...], **change: Any) -> HintView:
-    given = {
+    arguments = {
         "span": (4, 6),
         "at": 2,
         "hint_text": "9",
@@ -39,7 +39,7 @@ def from_renderings(student: tuple[int, ...], teacher: tuple[int, ...], **change
         "site_id": "s",
         "kind": "k",
     }
-    return HintView.from_renderings(student, teacher, **(given | change))
+    return HintView.from_renderings(student, teacher, **(arguments | change))
 
 
 @given(
@@ -58,10 +58,10 @@ def test_an_insertion_is_accepted_and_any_other_change_is_not(
     )
     example = TrainingExample(id="e", session_id="s", ids=tuple(student), hints=(view,))
     assert example.teacher_ids(view) == teacher and view.hint_ids == tuple(hint)
-    where = data.draw(
+    position = data.draw(
         st.sampled_from([i for i in range(len(teacher)) if not at <= i < at + len(hint)])
     )
-    changed = (*teacher[:where], 99, *teacher[where + 1 :])
+    changed = (*teacher[:position], 99, *teacher[position + 1 :])
     with pytest.raises(AlignmentError, match="not the student's with one insertion"):
         from_renderings(
             tuple(student), changed, span=(begin, len(student)), at=at, hint_text=str(hint[0])

@@ -78,12 +78,12 @@ def test_keys_masks_and_alignment(tokenizer: Any) -> None:
         assert set(batch[name].unique().tolist()) <= {0, 1}
     assert batch["rewards"].tolist() == [0.0, 0.5] and batch["sdpo_row"].tolist() == [1]
     student, teacher = batch["input_ids"][1], batch["ctx_teacher_input_ids"][0]
-    at, there = batch["student_response_idx"][0], batch["teacher_response_idx"][0]
+    at, teacher_position = batch["student_response_idx"][0], batch["teacher_response_idx"][0]
     assert (
-        torch.equal(student[at], teacher[there])
-        and int(there[0] - at[0]) == int((there - at).unique()) > 0
+        torch.equal(student[at], teacher[teacher_position])
+        and int(teacher_position[0] - at[0]) == int((teacher_position - at).unique()) > 0
     )
-    assert batch["sdpo_loss_mask"].nonzero()[:, 1].tolist() == there.tolist()
+    assert batch["sdpo_loss_mask"].nonzero()[:, 1].tolist() == teacher_position.tolist()
     target = tokenizer.decode(student[at])
     assert target.startswith("I look.") and "read_flie" in target and target.endswith("<|im_end|>")
     assert "Available tools: read_file (unknown_tool, not read_flie)." in tokenizer.decode(teacher)
@@ -170,10 +170,10 @@ def test_a_teacher_row_that_is_too_long_is_left_out_and_told(tokenizer: Any) -> 
 def test_a_long_conversation_becomes_windows_and_nothing_is_cut(tokenizer: Any) -> None:
     """Every message of the model is trained once, whole, in some row; each row has the reward of
     its example."""
-    said = [f"I look at file number {n} and say what is in it." for n in range(12)]
+    texts = [f"I look at file number {n} and say what is in it." for n in range(12)]
     turns = [
         turn
-        for text in said
+        for text in texts
         for turn in (
             {"role": "user", "content": "And the next?"},
             {"role": "assistant", "content": text},
@@ -195,10 +195,12 @@ def test_a_long_conversation_becomes_windows_and_nothing_is_cut(tokenizer: Any) 
         tokenizer.decode(ids[mask.bool()])
         for ids, mask in zip(batch["input_ids"], batch["response_mask"], strict=True)
     )
-    assert [trained.count(f"{text}<|im_end|>") for text in said] == [int(n != 4) for n in range(12)]
+    assert [trained.count(f"{text}<|im_end|>") for text in texts] == [
+        int(n != 4) for n in range(12)
+    ]
     assert collator.skipped == {} and len(batch["sdpo_row"]) == 1
     row, at = int(batch["sdpo_row"][0]), batch["student_response_idx"][0]
-    assert tokenizer.decode(batch["input_ids"][row][at]) == f"{said[4]}<|im_end|>"
+    assert tokenizer.decode(batch["input_ids"][row][at]) == f"{texts[4]}<|im_end|>"
 
 
 def test_examples_are_dictionaries_too_and_rewards_have_any_name(tokenizer: Any) -> None:
@@ -238,8 +240,8 @@ def test_without_settings_the_hint_is_the_one_that_a_turn_carries(tokenizer: Any
 
 
 def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(tokenizer: Any) -> None:
-    """What DJNormalizer keeps, as it is, as a dictionary, and the raw pair before it: the same
-    rows; a call is written as a call."""
+    """The output of DJNormalizer as an object, as a dictionary, and the raw pair give the same
+    rows; a call is rendered as a call."""
     messages = [{"role": "user", "content": "Fix the test."}]
     good = {
         "role": "assistant",
@@ -255,11 +257,11 @@ def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(token
         rejected="Done.",
         chosen_message=good,
     )
-    (kept,) = DJNormalizer().normalize([raw])
-    both = make(tokenizer, enable_sdpo=False, enable_replay_dpo=True)
-    first, *others = [both([SHORT], [pair]) for pair in (kept, dict(kept), raw)]
-    for other in others:
-        assert all(torch.equal(first[key], other[key]) for key in first)
+    (normalized,) = DJNormalizer().normalize([raw])
+    collator = make(tokenizer, enable_sdpo=False, enable_replay_dpo=True)
+    first, *others = [collator([SHORT], [pair]) for pair in (normalized, dict(normalized), raw)]
+    for other_row in others:
+        assert all(torch.equal(first[key], other_row[key]) for key in first)
     chosen, rejected = (
         tokenizer.decode(
             first[f"dpo_{side}_input_ids"][0][first[f"dpo_{side}_response_mask"][0].bool()]
@@ -273,7 +275,7 @@ def test_the_pairs_of_the_guide_become_rows_with_the_students_own_template(token
         and rejected == "Done.<|im_end|>"
     )
     with pytest.raises(DataError, match=r"this is no pair: it has prompt \(at pair 0\)"):
-        both([SHORT], [{"prompt": "x"}])
+        collator([SHORT], [{"prompt": "x"}])
 
 
 def test_settings_that_would_give_a_silent_zero_are_refused(tokenizer: Any) -> None:

@@ -1,5 +1,5 @@
-"""The restored context of a message: what stood above it, in the window and the ids that `build`
-gives it, and nothing later."""
+"""The restored context of a message: the earlier turns of the window and ids that `build` gives it,
+and no later ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.rollouts.logged import (
     ERROR,
     MISTAKE,
     answered,
+    assistant_turn,
     call,
     hint,
     renderer,
-    said,
     session,
     site,
 )
@@ -52,7 +52,10 @@ def test_its_ids_are_those_that_build_puts_above_the_target(max_tokens: int) -> 
     filler = tuple(
         t
         for n in range(8)
-        for t in (said(call("Read", f"f{n}", path="src/a.py")), answered(f"f{n}", "x = 1 " * 20))
+        for t in (
+            assistant_turn(call("Read", f"f{n}", path="src/a.py")),
+            answered(f"f{n}", "x = 1 " * 20),
+        )
     )
     log = session()
     turns = (*log.turns[:5], *filler, *log.turns[5:])
@@ -72,16 +75,16 @@ def test_its_ids_are_those_that_build_puts_above_the_target(max_tokens: int) -> 
     example, view = next((e, v) for e in built if isinstance(e, TrainingExample) for v in e.hints)
     prefix = restore(log, turn=at, renderer=renderer(), max_tokens=max_tokens, room=64)
     assert prefix is not None and prefix.numbers[0] == 0 and prefix.numbers[-1] == at - 1
-    given = renderer().reply(prefix.turns, PROBE, tools=log.tools)[0]
-    assert len(given) == prefix.num_tokens <= max_tokens - 64
+    prefix_ids = renderer().reply(prefix.turns, PROBE, tools=log.tools)[0]
+    assert len(prefix_ids) == prefix.num_tokens <= max_tokens - 64
     if max_tokens == 4096:
-        assert prefix.numbers == tuple(range(at)) and example.ids[: view.span[0]] == given
+        assert prefix.numbers == tuple(range(at)) and example.ids[: view.span[0]] == prefix_ids
     else:
         assert len(prefix.numbers) < at
-        shared = min(len(given), view.span[0]) // 3
+        shared = min(len(prefix_ids), view.span[0]) // 3
         assert (
-            example.ids[: view.span[0]][-shared:] == given[-shared:]
-            and example.ids[:20] == given[:20]
+            example.ids[: view.span[0]][-shared:] == prefix_ids[-shared:]
+            and example.ids[:20] == prefix_ids[:20]
         )
 
 
@@ -91,7 +94,10 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     filler = tuple(
         t
         for n in range(12)
-        for t in (said(call("Bash", f"f{n}", command="ls")), answered(f"f{n}", "x = 1 " * 20))
+        for t in (
+            assistant_turn(call("Bash", f"f{n}", command="ls")),
+            answered(f"f{n}", "x = 1 " * 20),
+        )
     )
     log = session("edit_no_match")
     turns = (*log.turns[:5], *filler, *log.turns[5:])
@@ -119,10 +125,10 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     assert prefix is not None and alone is not None
     assert above[:3] == list(prefix.numbers[:3]) == [0, 3, 4] and 5 not in prefix.numbers
     assert alone.numbers[1] > 4
-    one = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
-    held = HeldOut(sites=(one,), left_out={}, num_training_sessions=1)
-    (spot,), _ = restore_fork_points(held, renderer=renderer(), max_tokens=1400, room=64)
-    assert spot.turns == prefix.turns  # evaluation finds the references itself
+    held_site = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
+    held = HeldOut(sites=(held_site,), left_out={}, num_training_sessions=1)
+    (fork_point,), _ = restore_fork_points(held, renderer=renderer(), max_tokens=1400, room=64)
+    assert fork_point.turns == prefix.turns  # evaluation finds the references itself
 
 
 def test_a_compaction_is_kept_as_the_model_saw_it() -> None:

@@ -84,7 +84,7 @@ def harmless_value(value: Any) -> Any:
 
 
 def blank(turn: Turn) -> Turn:
-    """The same turn with words that hold nothing special in place of every text."""
+    """The same turn with harmless words in place of every text."""
 
     def harmless(block: Any) -> Any:
         if isinstance(block, (Text, Thinking)):
@@ -156,18 +156,18 @@ def test_the_teacher_is_the_student_with_the_hint_inserted(
     family: str, fixture: str, turns: list[Turn], hint: str, data: Any
 ) -> None:
     render = renderer(family, fixture)
-    whole = render.render(turns, tools=TOOLS)
-    targets = [s for s in whole.spans if s.body[0] < s.body[1]]
+    rendering = render.render(turns, tools=TOOLS)
+    targets = [s for s in rendering.spans if s.body[0] < s.body[1]]
     if not targets:
         return
     target = data.draw(st.sampled_from(targets))
     way = render.family.hint if render.family else ""
-    said = [
+    masked = [
         turn
-        for turn, span in zip(turns[: target.turn], whole.spans, strict=False)
+        for turn, span in zip(turns[: target.turn], rendering.spans, strict=False)
         if span.start < span.end
     ]
-    if way == "appended" and not said:
+    if way == "appended" and not masked:
         with pytest.raises(RenderError, match="what stands above is no text"):
             render.hint_view(
                 turns,
@@ -176,19 +176,19 @@ def test_the_teacher_is_the_student_with_the_hint_inserted(
                 site_id="s",
                 kind="k",
                 tools=TOOLS,
-                within=whole,
+                within=rendering,
             )
         return
     view = render.hint_view(
-        turns, target=target.turn, hint=hint, site_id="s", kind="k", tools=TOOLS, within=whole
+        turns, target=target.turn, hint=hint, site_id="s", kind="k", tools=TOOLS, within=rendering
     )
-    example = example_with(whole, view)
+    example = example_with(rendering, view)
     student, teacher = example.student_ids(view), example.teacher_ids(view)
-    assert student == whole.ids[: target.body[1]] and view.span == target.body
+    assert student == rendering.ids[: target.body[1]] and view.span == target.body
     assert teacher == student[: view.at] + view.hint_ids + student[view.at :]
-    of_its_own = way == "message" or (way == "appended" and said[-1].role == "assistant")
+    of_its_own = way == "message" or (way == "appended" and masked[-1].role == "assistant")
     assert view.rendering == ("message" if of_its_own else "appended")
-    hinted = [with_hint(said, hint, way, gap) for gap in ("", "\n\n", " \n\n", " ")]
+    hinted = [with_hint(masked, hint, way, gap) for gap in ("", "\n\n", " \n\n", " ")]
     texts = [
         read(render, plain(render, [*before, turns[target.turn]], tools=TOOLS).removesuffix("\n"))
         for before in hinted
@@ -263,7 +263,8 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
     if family == "mistral-v7":
         return f'{{"name": "{name}", "arguments": {as_json}, "id": "{short_call_id(call_id)}"}}'
     if family.startswith("mistral"):
-        return f"[TOOL_CALLS]{name}{f'[CALL_ID]{short_call_id(call_id)}' if family == 'mistral-v11' else ''}[ARGS]{as_json}"
+        id_text = f"[CALL_ID]{short_call_id(call_id)}" if family == "mistral-v11" else ""
+        return f"[TOOL_CALLS]{name}{id_text}[ARGS]{as_json}"
     if family == "gpt-oss":
         return f"to=functions.{name}<|channel|>commentary json<|message|>{as_json}"
     if family == "deepseek-v3":
@@ -277,7 +278,7 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
 @pytest.mark.parametrize("call_id", ["c1", "c2", "c3"])
 def test_one_call_of_several_as_the_target(family: str, fixture: str, call_id: str) -> None:
     render, turns = renderer(family, fixture), parallel_turns()
-    whole = render.render(turns, tools=TOOLS)
+    rendering = render.render(turns, tools=TOOLS)
     view = render.hint_view(
         turns,
         target=1,
@@ -286,16 +287,16 @@ def test_one_call_of_several_as_the_target(family: str, fixture: str, call_id: s
         kind="k",
         tools=TOOLS,
         call_ids=[call_id],
-        within=whole,
+        within=rendering,
     )
     call = {c.id: c for c in turns[1].calls}[call_id]
     text = render.codec.decode(view.target_ids)
-    example = example_with(whole, view)
+    example = example_with(rendering, view)
     arguments = {"c1": {"p": "a.py"}, "c2": {"p": "<|im_end|>é"}, "c3": {}}[call_id]
     # a vocabulary may hold the call's end and the comma behind it as one token, which is then part
     # of the target
     assert text.strip().removesuffix(",") == written_call(family, call.name, arguments, call_id)
-    assert whole.spans[1].body[0] <= view.span[0] and view.span[1] < whole.spans[1].body[1]
+    assert rendering.spans[1].body[0] <= view.span[0] and view.span[1] < rendering.spans[1].body[1]
     assert example.teacher_ids(view)[example.teacher_span(view)[0] :] == view.target_ids
 
 
@@ -429,7 +430,8 @@ def test_what_has_no_place_is_counted_by_name() -> None:
     ]
     notes = renderer("qwen3", "qwen3").render(turns).notes
     assert notes == {
-        "lone_surrogate": 1, "thinking_left_out": 1, "text_after_call": 1, "opaque:server_tool_use": 1, "image": 1,
+        "lone_surrogate": 1, "thinking_left_out": 1, "text_after_call": 1,
+        "opaque:server_tool_use": 1, "image": 1,
         "result_without_call": 1, "empty_turn": 1,
     }  # fmt: skip
     thinking = renderer("qwen3-thinking", "qwen3")
@@ -456,9 +458,9 @@ def test_a_target_without_tokens_and_a_call_that_is_not_there_are_named() -> Non
 
 def test_a_view_is_refused_where_its_example_reads_otherwise() -> None:
     render, turns = renderer("qwen3", "qwen3"), parallel_turns()
-    other = render.render([replace(turns[0], blocks=(Text("Break it."),)), *turns[1:]])
+    other_rendering = render.render([replace(turns[0], blocks=(Text("Break it."),)), *turns[1:]])
     with pytest.raises(AlignmentError, match="what follows the message changes"):
-        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", within=other)
+        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", within=other_rendering)
 
 
 @every_template

@@ -25,8 +25,8 @@ SESSIONS = [
 def test_a_fraction_of_the_repositories_is_held_out_whole() -> None:
     by_repository = HeldOutSettings(by="repository", fraction=0.25)
     held = {s.repository for s in SESSIONS if is_held_out(s, settings=by_repository)}
-    kept = {s.repository for s in SESSIONS if not is_held_out(s, settings=by_repository)}
-    assert not held & kept and 30 < len(held) < 70
+    trained_on = {s.repository for s in SESSIONS if not is_held_out(s, settings=by_repository)}
+    assert not held & trained_on and 30 < len(held) < 70
     assert held <= {
         s.repository
         for s in SESSIONS
@@ -74,15 +74,16 @@ def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_not
     def held(pair: Sequence[Session], fraction: float) -> int:
         return sum(
             is_held_out(
-                one, settings=HeldOutSettings(by="session", fraction=max(0.0, round(fraction, 2)))
+                session,
+                settings=HeldOutSettings(by="session", fraction=max(0.0, round(fraction, 2))),
             )
-            for one in pair
+            for session in pair
         )
 
     named = [
-        (pair, found[0])
+        (pair, fractions[0])
         for pair in itertools.pairwise(SESSIONS[:200])
-        if (found := possible_fractions([one.id for one in pair]))
+        if (fractions := possible_fractions([member.id for member in pair]))
     ]
     assert len(named) > 100
     for pair, fraction in named:

@@ -66,8 +66,8 @@ def test_control_tokens_are_the_special_ones_and_those_the_template_writes() -> 
 
 
 def test_every_added_token_keeps_its_number() -> None:
-    """A copy of the tokenizer that merely dropped the control tokens would number the remaining
-    added tokens anew."""
+    """A copy of the tokenizer that merely dropped the control tokens would renumber the remaining
+    added tokens."""
     tokenizer = chatml_tokenizer()
     codec = TextCodec(tokenizer, template="")
     for token in ("<tool_call>", "</think>"):
@@ -86,8 +86,8 @@ def test_token_at_maps_characters_to_tokens_across_the_shield() -> None:
     codec = TextCodec(chatml_tokenizer(), template="")
     text = "ab<|im_end|>x<\ue000|im_end|>yé!"
     encoded = codec.encode(text, cuts=[1], mark="\ue000")
-    whole = codec.decode(encoded.ids)
-    assert whole == text.replace("\ue000", "")
+    decoded = codec.decode(encoded.ids)
+    assert decoded == text.replace("\ue000", "")
     for char in range(len(text) + 1):
         before = codec.decode(encoded.ids[: codec.token_at(encoded, char, mark="\ue000")])
         assert len(before) >= len(text[:char].replace("\ue000", "")), char

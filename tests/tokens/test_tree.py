@@ -1,5 +1,5 @@
-"""The forest of rows: what is shared is held once, and every token sees its own row up to itself
-and nothing else."""
+"""The forest of rows: shared prefixes are held once, and every token sees exactly its own row up to
+itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prefixes(rows: list[Row]) -> set[Row]:
 
 
 def check_row(plan: Pass, number: int, row: Row, *, window: int | None = None) -> None:
-    """A row's tokens, their positions, and what each of its own tokens sees."""
+    """A row's tokens, their positions, and the tokens that each of them sees."""
     below = plan.cached
     ids_K = torch.cat([below.ids_Q, plan.ids_Q]) if below is not None else plan.ids_Q
     places = plan.packed(number)
@@ -38,18 +38,18 @@ def check_row(plan: Pass, number: int, row: Row, *, window: int | None = None) -
 
 
 def check_chains(plan: Pass) -> None:
-    """What the chains say a token sees is what the intervals say."""
+    """Chains and intervals describe the same visible tokens."""
     mask_QK = torch.zeros(plan.size, plan.offset + plan.size, dtype=torch.bool)
     for chain in plan.chains:
-        own = chain.span
-        for query in range(own.start, own.end):
+        span = chain.span
+        for query in range(span.start, span.end):
             for part in chain.above:
                 shift = 0 if part.cached else plan.offset
                 mask_QK[query, shift + part.start : shift + part.end] = True
-            mask_QK[query, plan.offset + own.start : plan.offset + query + 1] = True
+            mask_QK[query, plan.offset + span.start : plan.offset + query + 1] = True
         ends = [part.depth + part.end - part.start for part in chain.above]
         # consecutive positions from the root on
-        assert [part.depth for part in (*chain.above, own)] == [0, *ends]
+        assert [part.depth for part in (*chain.above, span)] == [0, *ends]
     assert torch.equal(mask_QK, plan.mask_QK())
 
 
@@ -72,14 +72,14 @@ def test_a_pass_over_some_rows_and_the_rest_on_its_cache(
     rows: list[Row], data: st.DataObject
 ) -> None:
     first = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
-    rest = sorted(set(range(len(rows))) - set(first))
+    remaining = sorted(set(range(len(rows))) - set(first))
     forest = Forest.grow(rows)
     below = forest.over(first)
-    above = forest.over(rest, cached=below)
+    above = forest.over(remaining, cached=below)
     assert below.size == len(prefixes([rows[i] for i in first])) and below.size + above.size == len(
         prefixes(rows)
     )
-    for plan, numbers in ((below, first), (above, rest)):
+    for plan, numbers in ((below, first), (above, remaining)):
         check_chains(plan)
         for number in numbers:
             check_row(plan, number, rows[number])
@@ -88,21 +88,21 @@ def test_a_pass_over_some_rows_and_the_rest_on_its_cache(
 @settings(max_examples=100, deadline=None)
 @given(rows_of_few_ids)
 def test_a_grower_knows_what_a_row_would_add(rows: list[Row]) -> None:
-    grower, seen = ForestBuilder(), set()
+    grower, seen_blocks = ForestBuilder(), set()
     for row in rows:
-        new = prefixes([row]) - seen
+        new = prefixes([row]) - seen_blocks
         assert grower.missing(row) == len(new)
         grower.add(row)
-        seen |= new
-        assert grower.tokens == len(seen) and grower.missing(row) == 0
+        seen_blocks |= new
+        assert grower.tokens == len(seen_blocks) and grower.missing(row) == 0
 
 
 @pytest.mark.parametrize("length", [_BLOCK - 1, _BLOCK, _BLOCK + 1, 3 * _BLOCK + 7])
 def test_long_rows_part_where_they_differ(length: int) -> None:
     row = tuple(range(1, length + 1))
     for at in (1, length // 2, length - 1):
-        other = (*row[:at], 0, *row[at + 1 :])
-        assert Forest.grow([row, other]).over([0, 1]).size == 2 * length - at
+        other_row = (*row[:at], 0, *row[at + 1 :])
+        assert Forest.grow([row, other_row]).over([0, 1]).size == 2 * length - at
     assert Forest.grow([row, row[: length // 2], row]).over([0, 1, 2]).size == length
 
 

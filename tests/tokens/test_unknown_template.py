@@ -1,5 +1,5 @@
-"""A template we do not know is checked on the conversation itself: used where it is sound, refused
-by name where it is not."""
+"""An unknown template is checked on the conversation itself: used if it is sound, refused by name
+if it is not."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ def test_a_sound_template_is_used_as_it_is() -> None:
 @pytest.mark.parametrize("template", [NO_SYSTEM, LOSES_SYSTEM])
 def test_where_a_system_message_cannot_stand_the_hint_is_appended_above(template: str) -> None:
     render = renderer_of(template)
-    whole = render.render(turns())
+    rendering = render.render(turns())
     for target, above in ((1, "Fix it."), (3, "no such tool.")):
         view = render.hint_view(
-            turns(), target=target, hint="Tools: Read.", site_id="s", kind="k", within=whole
+            turns(), target=target, hint="Tools: Read.", site_id="s", kind="k", within=rendering
         )
         teacher = render.codec.decode(
-            whole.ids[: view.at] + view.hint_ids + whole.ids[view.at : view.span[1]]
+            rendering.ids[: view.at] + view.hint_ids + rendering.ids[view.at : view.span[1]]
         )
         assert view.rendering == "appended"
         assert f"{above} \n\nTools: Read.<|im_end|>" in teacher
-        assert view.target_ids == whole.ids[slice(*whole.spans[target].body)]
+        assert view.target_ids == rendering.ids[slice(*rendering.spans[target].body)]
 
 
 def test_a_hint_that_can_stand_nowhere_is_refused_with_both_reasons() -> None:
@@ -215,10 +215,10 @@ def test_random_sessions_under_an_unknown_template(session: list[Turn]) -> None:
 def test_a_call_that_begins_inside_a_token_takes_that_token_whole() -> None:
     glued = SOUND.replace("'\n<tool_call>' ~", "'=' ~")
     render = renderer_of(glued)
-    made = turns()
-    made[1] = replace(made[1], blocks=(Text("if a ="), *made[1].calls))
+    changed = turns()
+    changed[1] = replace(changed[1], blocks=(Text("if a ="), *changed[1].calls))
     assert render.codec.count("if a ==") == render.codec.count("if a =")  # "==" is one token
-    view = render.hint_view(made, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
+    view = render.hint_view(changed, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
     assert (
         render.codec.decode(view.target_ids).strip() == '==Reed {"p": "a.py", "n": 3}</tool_call>'
     )
@@ -229,23 +229,23 @@ def test_calls_that_are_not_written_one_after_the_other_have_no_spans() -> None:
         "{%- for c in m.tool_calls or [] %}",
         "{{- m.tool_calls | tojson if m.tool_calls else '' }}{%- for c in [] %}",
     )
-    made = turns()
-    made[1] = replace(made[1], blocks=(*made[1].blocks, ToolCall("c2", "Read", {})))
+    changed = turns()
+    changed[1] = replace(changed[1], blocks=(*changed[1].blocks, ToolCall("c2", "Read", {})))
     with pytest.raises(
         RenderError, match="does not write the calls of a message one after the other"
     ):
         renderer_of(as_list).hint_view(
-            made, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"]
+            changed, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"]
         )
 
 
 def test_a_hint_is_not_appended_to_what_is_no_text() -> None:
-    made = [replace(turns()[0], blocks=(Text("hi"), Opaque("image", "{}"))), *turns()[1:]]
+    changed = [replace(turns()[0], blocks=(Text("hi"), Opaque("image", "{}"))), *turns()[1:]]
     with pytest.raises(RenderError, match="cannot be inserted"):
-        renderer_of(NO_SYSTEM).hint_view(made, target=1, hint="h", site_id="s", kind="k")
+        renderer_of(NO_SYSTEM).hint_view(changed, target=1, hint="h", site_id="s", kind="k")
 
 
-# Like Qwen3.5's: a user message is demanded, wherever it stands.
+# Like Qwen3.5's: the template demands a user message at any position.
 DEMANDS_USER = (
     "{%- if not messages | selectattr('role', 'equalto', 'user') | list %}{{- raise_exception('No"
     " user query.') }}{%- endif %}" + SOUND
@@ -258,8 +258,8 @@ def test_a_template_that_demands_a_user_message_is_judged_by_what_it_renders() -
     rendered, expected = render.render([system, *turns()]), plain.render([system, *turns()])
     written = [[s.body for s in r.spans if s.body[0] < s.body[1]] for r in (rendered, expected)]
     assert rendered.ids == expected.ids and written[0] == written[1]
-    # where the system message ends cannot be found without rendering it alone, so its tokens count
-    # as the next message's
+    # the end of the system message cannot be found without rendering it alone, so its tokens count
+    # as those of the next message
     assert (
         rendered.spans[0].start == rendered.spans[0].end == 0
         and rendered.spans[1].end == expected.spans[1].end

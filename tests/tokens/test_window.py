@@ -32,7 +32,7 @@ def plans(draw: st.DrawFn) -> SegmentCosts:
     positions = st.integers(0, len(tokens) - 1)
     head = tuple(sorted(draw(st.sets(positions, max_size=2))))
     starts = tuple(sorted({0, *draw(st.sets(positions))}))
-    bounds = [*starts, len(tokens)]  # what stands between two starts stays together
+    bounds = [*starts, len(tokens)]  # turns between two starts stay together
     units = tuple(tuple(range(a, b)) for a, b in pairwise(bounds) for _ in range(a, b))
     overhead = sum(tokens[p] for p in head) + draw(st.integers(0, 10))
     return SegmentCosts(overhead=overhead, tokens=tokens, head=head, starts=starts, units=units)
@@ -44,12 +44,12 @@ def test_every_needed_position_is_covered_once_or_given_back(
     plan: SegmentCosts, max_tokens: int, data: st.DataObject
 ) -> None:
     positions = st.integers(0, len(plan.tokens) - 1)
-    found = data.draw(
+    needs = data.draw(
         st.dictionaries(positions, st.tuples(st.integers(0, 30), st.sets(positions)), max_size=5)
     )
     targets = {
         p: WindowTarget(extra=extra, wanted=tuple(w for w in wanted if w < p))
-        for p, (extra, wanted) in found.items()
+        for p, (extra, wanted) in needs.items()
     }
     trained = sorted(data.draw(st.sets(positions)) - set(targets))
     pending = sorted({*trained, *targets})
@@ -65,7 +65,7 @@ def test_every_needed_position_is_covered_once_or_given_back(
         assert window.start in plan.starts and window.covers[-1] == window.end - 1
         assert plan.cost(window.start, window.end, window.picked) <= max_tokens
         for position in window.covers:
-            pending.remove(position)  # once, and only what is needed
+            pending.remove(position)  # once, and only the needed turns
             assert window.start <= position < window.end
             cost = plan.cost(window.start, position + 1, window.picked)
             assert cost + targets.get(position, WindowTarget()).extra <= max_tokens
@@ -74,8 +74,10 @@ def test_every_needed_position_is_covered_once_or_given_back(
                     plan, position, target=targets[position], max_tokens=max_tokens
                 )
                 assert alone is not None
-                kept, most = (plan.cost(w.start, position, w.picked) for w in (window, alone))
-                assert SHARED * kept >= (SHARED - 1) * most
+                cost_in_window, cost_alone = (
+                    plan.cost(w.start, position, w.picked) for w in (window, alone)
+                )
+                assert SHARED * cost_in_window >= (SHARED - 1) * cost_alone
                 wanted = {
                     p for w in targets[position].wanted for p in plan.unit(w) if p < position
                 } & set(alone.positions)
@@ -113,13 +115,13 @@ def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthes
     (without,) = plan_windows(
         large, trained=[], targets={30: WindowTarget(wanted=(5, 2))}, max_tokens=200
     )
-    # what can never fit takes nothing from the rest
+    # a turn that can never fit takes no budget from the others
     assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))
 
 
 def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
-    """There is room for two of three beside the target: those nearest to it, and not those that a
-    session began with."""
+    """There is room for two of three beside the target: the nearest ones, not the first ones of the
+    session."""
     plan = SegmentCosts(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
     window = target_window(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
     assert window is not None and window.positions == (11, 20, 30)
@@ -180,12 +182,10 @@ def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window(
     ]
 
 
-def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_above_the_first() -> (
-    None
-):
+def test_trained_messages_have_half_the_budget_above_them_and_the_first_has_the_remainder() -> None:
     plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
-    made = list(plan_windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
-    assert made == [
+    windows = list(plan_windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
+    assert windows == [
         Window(head=(0,), start=6, end=25, covers=(20, 24)),
         Window(head=(0,), start=21, end=40, covers=(39,)),
     ]
@@ -193,10 +193,10 @@ def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_
 
 def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_above_them() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
-    made = list(
+    windows = list(
         plan_windows(plan, trained=[22, 28, 33], targets={35: WindowTarget()}, max_tokens=200)
     )
-    assert made == [
+    assert windows == [
         Window(head=(), start=3, end=23, covers=(22,)),
         Window(head=(), start=16, end=36, covers=(28, 33, 35)),
     ]
@@ -233,14 +233,14 @@ def test_before_counts_what_was_picked_once() -> None:
 @settings(max_examples=100, deadline=None)
 @given(turns=turn_lists())
 def test_no_run_begins_between_a_call_and_its_result(turns: list[Turn]) -> None:
-    made = {call.id: p for p, turn in enumerate(turns) for call in turn.calls}
+    position_of_call = {call.id: p for p, turn in enumerate(turns) for call in turn.calls}
     units = units_of(turns)
     for start in range(len(turns)):
         lacking = [
             r
             for turn in turns[start:]
             for r in turn.results
-            if r.call_id in made and made[r.call_id] < start
+            if r.call_id in position_of_call and position_of_call[r.call_id] < start
         ]
         assert (start in run_starts(turns)) == (not lacking)
         answers = [
@@ -264,10 +264,10 @@ def test_a_result_whose_call_is_in_no_log_stands_in_nobody_s_way() -> None:
 def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
     system = Turn(role="system", author="harness", blocks=(Text("s"),))
     reminder = Turn(role="user", author="harness", blocks=(Text("r"),), tag="reminder")
-    human, other = (Turn(role="user", author="human", blocks=(Text(t),)) for t in "ab")
+    human, second_human = (Turn(role="user", author="human", blocks=(Text(t),)) for t in "ab")
     summary = replace(reminder, tag="compact_summary")
     reply = Turn(role="assistant", author="m", blocks=(ToolCall("c", "Read", {}),))
-    assert head_positions([system, reminder, human, reply, other]) == (0, 2)
+    assert head_positions([system, reminder, human, reply, second_human]) == (0, 2)
     assert head_positions([summary, reply, human]) == (0,)
     assert head_positions([reminder, reply]) == (0,)
     assert head_positions([reply]) == ()
@@ -275,10 +275,10 @@ def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
 
 def test_later_starts_keep_what_is_needed_and_what_was_picked() -> None:
     plan = SegmentCosts(overhead=0, tokens=(1,) * 9, head=(), starts=(0, 2, 4, 6, 8))
-    made = list(
+    windows = list(
         shorter_windows(
             plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6]
         )
     )
-    assert [window.start for window in made] == [4, 6]
-    assert made[1].positions == (0, 3, 6, 7, 8)
+    assert [window.start for window in windows] == [4, 6]
+    assert windows[1].positions == (0, 3, 6, 7, 8)

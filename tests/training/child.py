@@ -1,5 +1,5 @@
-"""A training run in a process of its own: `python -m tests.training.child FOLDER CASE`; kills
-itself, or is one rank of several."""
+"""A training run in its own process: `python -m tests.training.child FOLDER CASE`; it kills itself,
+or is one rank of several."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def resume_run(folder: Path, **options: Any) -> Any:
     )
 
 
-def kill_after(line: dict[str, Any]) -> None:
+def kill_after(metrics: dict[str, Any]) -> None:
     """kill -9 on oneself in mid-run."""
-    if line["step"] == KILL_STEP:
+    if metrics["step"] == KILL_STEP:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,8 +1,8 @@
-"""A training run in which environments and policy do their worst, in a process of its own: `python
--m tests.training.hostile_run FOLDER`.
+"""A training run in which environments and policy do their worst, in its own process: `python -m
+tests.training.hostile_run FOLDER`.
 
-The policy is a server that writes what a script says, so that a message may be anything; the
-environments stand in turn.
+The policy is a server with scripted messages, so that a message may be anything; the environments
+take turns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fail() -> Any:
 
 
 class Hostile(Shelf):
-    """A shelf that answers every call with `say`, or does `act` where it should do something."""
+    """A shelf that answers every call with `say`, or runs `act` at its turn."""
 
     runs_in = "any_thread"
 
@@ -91,11 +91,11 @@ def world() -> TaskSource:
 
 
 def scripted() -> Callable[[dict[str, Any]], tuple[list[int], list[float]]]:
-    """What the policy writes, by the task, the seed of the message, and whether it is the episode's
+    """The policy's text, by the task, the seed of the message, and whether it is the episode's
     first."""
     render = taught.renderer()
     calls = [*taught.LESSONS[0][:1], *taught.LESSONS[1][:1], *taught.LESSONS[2][:1]]
-    said = [message_ids(render, m) for m in [*calls, *calls, "depth is 3", "no idea"]]
+    script = [message_ids(render, m) for m in [*calls, *calls, "depth is 3", "no idea"]]
     half = message_ids(render, '<tool_call>\n{"name": "Read", "argum')
     endless = message_ids(render, "so on and on ", end=False)
     many = message_ids(render, "\n".join([ONE_CALL] * NUM_CALLS))
@@ -107,10 +107,10 @@ def scripted() -> Callable[[dict[str, Any]], tuple[list[int], list[float]]]:
 
     def write(body: dict[str, Any]) -> tuple[list[int], list[float]]:
         prompt, number, most = body["prompt"], body["seed"], body["max_tokens"]
-        begins, read = prompt.count(said[0][-1]) == 2, taught.tokenizer().decode(prompt)
-        ids = half if number % 7 == 1 else said[number % len(said)]
+        begins, read = prompt.count(script[0][-1]) == 2, taught.tokenizer().decode(prompt)
+        ids = half if number % 7 == 1 else script[number % len(script)]
         if begins and any(f"({task})" in read for task in ("big", "raw", "ansi")):
-            ids = said[0]
+            ids = script[0]
         for task, (long, lock) in once.items():
             if begins and task in read and lock.acquire(blocking=False):
                 ids = long

@@ -1,11 +1,11 @@
-"""Runs that are killed and resumed, in a process of their own: `python -m tests.training.killed
+"""Runs that are killed and resumed, in their own process: `python -m tests.training.killed
 FOLDER`.
 
 One process imports everything and then forks, so that a launch costs no more than its steps. Each
-launch of a run ends by SIGKILL at its place, the next goes on; "whole" is the same run undisturbed.
-A place is one of
+launch of a run ends by SIGKILL at its place, and the next one resumes; "whole" is the same run
+undisturbed. A place is one of
 
-    op TEXT            before the file operation whose line "<event> <path below the run>" holds TEXT
+    op TEXT            before the file operation whose line "<event> <path in the run>" holds TEXT
     op #N              before the N-th file operation of the launch, whatever it is
     torn TEXT          in the middle of appending a line that holds TEXT
     half NAME          when the NAME.safetensors of a checkpoint is half written
@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from composer_replication.core import rundir
 from composer_replication.core.rundir import open_run
 from composer_replication.core.trace import Turn
-from composer_replication.models import pretrained_folder as export
+from composer_replication.models import pretrained_folder
 from composer_replication.rollouts.envs.env import Reply
 from composer_replication.training import checkpoint
 from composer_replication.training.loop import train
@@ -56,15 +56,15 @@ def on_operation(folder: Path, wanted: Callable[[str, int], bool]) -> None:
     launch)."""
     root, count = str(folder), 0
 
-    def hook(event: str, given: tuple[Any, ...]) -> None:
+    def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal count
-        if event not in OPERATIONS or not isinstance(given[0], (str, os.PathLike)):
+        if event not in OPERATIONS or not isinstance(args[0], (str, os.PathLike)):
             return
-        path = os.fspath(given[0])
+        path = os.fspath(args[0])
         # rmtree names a file by its folder's descriptor
-        if event in ("os.remove", "os.rmdir") and given[1] >= 0:
-            path = os.path.join(os.readlink(f"/proc/self/fd/{given[1]}"), path)
-        writes = event != "open" or bool(given[2] & (os.O_WRONLY | os.O_RDWR))
+        if event in ("os.remove", "os.rmdir") and args[1] >= 0:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{args[1]}"), path)
+        writes = event != "open" or bool(args[2] & (os.O_WRONLY | os.O_RDWR))
         if isinstance(path, str) and path.startswith(root) and writes:
             count += 1
             if wanted(f"{event} {path[len(root) + 1 :]}", count):
@@ -96,7 +96,7 @@ def on_tensors(name: str) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             die()
 
-    checkpoint.save_file = export.save_file = save
+    checkpoint.save_file = pretrained_folder.save_file = save
 
 
 def on_reply(number: int) -> None:
@@ -113,21 +113,21 @@ def on_reply(number: int) -> None:
 
 def prepare(place: str, run: Path) -> None:
     """Have this process killed at a place; "" = nowhere."""
-    how, _, what = place.partition(" ")
-    if how == "op" and what.startswith("#"):
-        on_operation(run, lambda line, number: number == int(what[1:]))
-    elif how == "op":
-        on_operation(run, lambda line, number: what in line)
-    elif how == "torn":
-        on_append(what)
-    elif how == "half":
-        on_tensors(what)
-    elif how == "reply":
-        on_reply(int(what))
+    event, _, wanted = place.partition(" ")
+    if event == "op" and wanted.startswith("#"):
+        on_operation(run, lambda operation, number: number == int(wanted[1:]))
+    elif event == "op":
+        on_operation(run, lambda operation, number: wanted in operation)
+    elif event == "torn":
+        on_append(wanted)
+    elif event == "half":
+        on_tensors(wanted)
+    elif event == "reply":
+        on_reply(int(wanted))
 
 
 def launch(folder: Path, name: str, place: str) -> None:
-    """One launch: the run is begun, or goes on from where it is."""
+    """One launch: begin the run, or resume it."""
     config = taught.live_config(train=TRAIN, groups=2, group_size=3, max_new_tokens=32)
     path = folder / "runs" / name
     run = open_run(path) if (resume := path.exists()) else make_run(folder, config, name=name)

@@ -80,14 +80,14 @@ def as_rollout(
     measures: dict[str, float],
     version: int = -1,
 ) -> Rollout:
-    """The session as if its assistant's messages had been sampled; a token's log-prob tells its
-    place."""
-    whole = render.render(session.turns, tools=session.tools)
+    """The session as if its assistant's messages had been sampled; a token's log-prob encodes its
+    position."""
+    rendering = render.render(session.turns, tools=session.tools)
     turns: list[Turn] = []
     end = 0
-    for turn, span in zip(session.turns, whole.spans, strict=True):
+    for turn, span in zip(session.turns, rendering.spans, strict=True):
         if turn.role == "assistant":
-            (a, end), ids = span.body, whole.ids[slice(*span.body)]
+            (a, end), ids = span.body, rendering.ids[slice(*span.body)]
             logprobs = tuple(-(a + k) / 1000 for k in range(len(ids)))
             turn = replace(turn, author=author, sampled=Sampled(ids, logprobs), context_tokens=a)
         turns.append(turn)
@@ -95,7 +95,7 @@ def as_rollout(
     return Rollout(
         session=played,
         task_id=session.source.file,
-        ids=whole.ids[:end],
+        ids=rendering.ids[:end],
         ended="done",
         num_cut=0,
         num_malformed=0,
@@ -105,8 +105,8 @@ def as_rollout(
 
 
 def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[..., list[Rollout]]:
-    """Stands for `sample_rollouts`; the player's luck depends on seed, label, task and number as
-    the sampler's does."""
+    """Replaces `sample_rollouts`; the player's luck depends on seed, label, task and number as the
+    sampler's does."""
 
     def sample(
         model: Any,
@@ -119,15 +119,15 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
         version: int = -1,
         **_: Any,
     ) -> list[Rollout]:
-        seen: dict[str, int] = {}
-        found = []
+        recorded: dict[str, int] = {}
+        sampled = []
         for env in envs:
-            number = seen.setdefault(env.task_id, 0)
-            seen[env.task_id] += 1
+            number = recorded.setdefault(env.task_id, 0)
+            recorded[env.task_id] += 1
             name = f"{label}{env.task_id}:{number}"
             rng = random.Random(stage_seed(settings.seed, name))
             session = play(env, lambda e, rng=rng: player(e, rng), session_id=name)
-            found.append(
+            sampled.append(
                 as_rollout(
                     session,
                     renderer,
@@ -137,7 +137,7 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
                     version=version,
                 )
             )
-        return found
+        return sampled
 
     return sample
 
@@ -171,8 +171,11 @@ def workshop() -> AbstractContextManager[TaskSource]:
 
 
 def make_live(
-    world: TaskSource, config: Config | None = None, *, kept: frozenset[str] | None = None
+    world: TaskSource, config: Config | None = None, *, strong_kinds: frozenset[str] | None = None
 ) -> RolloutSource:
     return RolloutSource(
-        config=config or live_config(), renderer=renderer(), task_source=world, kept_kinds=kept
+        config=config or live_config(),
+        renderer=renderer(),
+        task_source=world,
+        kept_kinds=strong_kinds,
     )

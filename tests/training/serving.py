@@ -1,8 +1,7 @@
-"""A small loopback server in vLLM's manner: /v1/completions with token ids and log-probs,
+"""A small loopback server with vLLM's endpoints: /v1/completions with token ids and log-probs,
 /collective_rpc, /reset_prefix_cache.
 
-It serves the model that lies in a folder, loads it again when it is told to, and misbehaves where a
-test says so.
+It serves the model in a folder, reloads it on request, and misbehaves if a test asks for it.
 """
 
 from __future__ import annotations
@@ -67,15 +66,15 @@ class Engine:
         if self.model is None:  # a server that was started on an empty folder
             return [0] * min(2, body["max_tokens"]), [-1.0] * min(2, body["max_tokens"])
         random = torch.Generator().manual_seed(body["seed"])
-        ids, logprobs, new, kept = list(body["prompt"]), [], list(body["prompt"]), None
+        ids, logprobs, new, cache = list(body["prompt"]), [], list(body["prompt"]), None
         while len(logprobs) < body["max_tokens"]:
             out = self.model(
                 input_ids=torch.tensor([new]),
-                past_key_values=kept,
+                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
             )
-            kept, logp = out.past_key_values, out.logits[0, -1].log_softmax(-1)
+            cache, logp = out.past_key_values, out.logits[0, -1].log_softmax(-1)
             token = int(
                 torch.multinomial((logp / body["temperature"]).softmax(-1), 1, generator=random)
             )
@@ -103,7 +102,7 @@ def serving(engine: Engine) -> Iterator[str]:
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def handle(self) -> None:
             try:

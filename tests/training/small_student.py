@@ -1,5 +1,5 @@
-"""A tiny model, a stand-in tokenizer and made-up examples: every test of the trainer runs in about
-a second."""
+"""A tiny model, a stand-in tokenizer and made-up examples: a test of the trainer takes about a
+second."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ VOCAB = 40
 
 @dataclass
 class WordTokenizer:
-    """What the trainer asks of a tokenizer: a pad id, an end id, the text of a token, and to save
-    itself."""
+    """The trainer's needs of a tokenizer: a pad id, an end id, the text of a token, and saving."""
 
     pad_token_id: int | None = 0
     eos_token_id: int = 1
@@ -117,7 +116,7 @@ def make_rollout(
     """`make_example` whose student sampled `spans`, under a policy that has since moved: log-probs
     around those of a flat guess.
 
-    An anchor stands at (14, 17), where the shortest example with one hint view has nothing else.
+    The anchor is at (14, 17), which is free in the shortest example with one hint view.
     """
     rng = random.Random(2000 + number)
     actions = tuple(
@@ -186,9 +185,11 @@ def gradients(
         count(examples, pairs),
         scales=scales,
     )
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()]
+    gradient_list = [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()
+    ]
     trainer.optimiser.zero_grad()
-    return found
+    return gradient_list
 
 
 def make_run(folder: Path, config: Config, *, name: str = "") -> RunDir:

@@ -1,8 +1,8 @@
 """A tiny student that has been taught a few episodes of a small environment, so that it ends its
 messages, calls tools and makes mistakes.
 
-Nothing in it is scripted: what it writes is sampled, with ends, good calls, wrong arguments,
-unknown tools and right answers among it.
+Nothing in it is scripted: its sampled messages include ends, good calls, wrong arguments, unknown
+tools and right answers.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def call(name: str, **arguments: Any) -> Turn:
     return Turn(role="assistant", author=AUTHOR, blocks=(ToolCall("c", name, arguments),))
 
 
-def words(text: str) -> Turn:
+def text_turn(text: str) -> Turn:
     return Turn(role="assistant", author=AUTHOR, blocks=(Text(text),))
 
 
 LESSONS: tuple[tuple[Turn, ...], ...] = (
-    (call("Read", path="a.py"), words("depth is 3")),
-    (call("Read", file="a.py"), call("Read", path="a.py"), words("depth is 3")),
-    (call("Peek", path="a.py"), words("no idea")),
-    (words("no idea"),),
+    (call("Read", path="a.py"), text_turn("depth is 3")),
+    (call("Read", file="a.py"), call("Read", path="a.py"), text_turn("depth is 3")),
+    (call("Peek", path="a.py"), text_turn("no idea")),
+    (text_turn("no idea"),),
 )
 
 
@@ -63,8 +63,8 @@ def lesson(messages: Sequence[Turn]) -> tuple[Turn, ...]:
             ToolCall(f"c{number}", b.name, b.arguments) if isinstance(b, ToolCall) else b
             for b in message.blocks
         )
-        said = Turn(role="assistant", author=AUTHOR, blocks=blocks)
-        turns += [said, *env.reply(said).turns]
+        reply = Turn(role="assistant", author=AUTHOR, blocks=blocks)
+        turns += [reply, *env.reply(reply).turns]
     return tuple(turns)
 
 
@@ -76,11 +76,11 @@ def tokenizer() -> Any:
         str(block) for messages in LESSONS for turn in lesson(messages) for block in turn.blocks
     ]
     first = train_tiny_tokenizer(texts, vocab_size=400)
-    whole = [
+    corpus = [
         Renderer.for_tokenizer(first).render(lesson(messages), tools=TOOLS).ids
         for messages in LESSONS
     ]
-    return train_tiny_tokenizer([*texts, *map(first.decode, whole)] * 3, vocab_size=900)
+    return train_tiny_tokenizer([*texts, *map(first.decode, corpus)] * 3, vocab_size=900)
 
 
 @cache
@@ -129,14 +129,14 @@ def _weights(steps: int = 100) -> dict[str, torch.Tensor]:
 
 
 def untaught() -> dict[str, torch.Tensor]:
-    """Random weights, where what the student itself would write does not matter."""
+    """Random weights, for tests in which the student's own text does not matter."""
     return {name: p.detach() for name, p in _fresh().named_parameters()}
 
 
 def taught_student(
     *, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] | None = None
 ) -> Student:
-    """The student; `weights` are those of another call, where they must not be learnt again."""
+    """The student; pass the `weights` of an earlier call to skip the training."""
     model = _fresh(dropout=dropout)
     model.load_state_dict(dict(weights or _weights()), strict=False)
     return Student(name=AUTHOR, model=model, tokenizer=tokenizer())
@@ -159,8 +159,8 @@ def desks() -> TaskSource:
 
 
 def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Config:
-    """All three channels on what the taught student does, in the tree layout, with a teacher that
-    follows it."""
+    """All three channels on the taught student's rollouts, in the tree layout, with an EMA
+    teacher."""
     channels = {
         "lm_ce": {"weight": 0.0},
         "policy": {"weight": 1.0},

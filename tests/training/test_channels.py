@@ -1,4 +1,4 @@
-"""What each channel computes: values and gradients against plain forwards of single rows, and zero
+"""The result of each channel: values and gradients against plain forwards of single rows, and zero
 everywhere else."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def log_softmax(z: np.ndarray) -> np.ndarray:
 
 
 def perturbed(trainer: Trainer) -> Trainer:
-    """Move the student away from its frozen start, so that every channel has something to say."""
+    """Move the student away from its frozen start, so that every channel has a gradient."""
     torch.manual_seed(5)
     with torch.no_grad():
         for p in trainer.trainable():
@@ -102,15 +102,15 @@ def test_means_equal_plain_forwards_of_single_rows(family: str, layout: str) -> 
         start_trainer(make_config(**ALL, layout=layout), make_student(family=family))
     )
     expected = by_hand(trainer.models.student.model, small_model(family=family), EXAMPLES, PAIRS)
-    found = accumulate(
+    losses = accumulate(
         trainer,
         micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000),
         count(EXAMPLES, PAIRS),
         scales=None,
     )
     for name, value in expected.items():
-        assert found[name].loss == pytest.approx(value, rel=2e-5), name
-        assert found[name].tokens == {"lm_ce": 15, "hint": 9, "preference": 20}[name]
+        assert losses[name].loss == pytest.approx(value, rel=2e-5), name
+        assert losses[name].tokens == {"lm_ce": 15, "hint": 9, "preference": 20}[name]
 
 
 def test_the_settings_reach_the_formulae() -> None:
@@ -119,16 +119,16 @@ def test_the_settings_reach_the_formulae() -> None:
         "preference": {"weight": 1.0, "beta": 0.7, "label_smoothing": 0.3},
     }
     trainer = perturbed(start_trainer(make_config(**settings), make_student()))
-    how = {"beta": 0.2, "temperature": 3.0, "dpo_beta": 0.7, "smoothing": 0.3}
-    expected = by_hand(trainer.models.student.model, small_model(), EXAMPLES, PAIRS, **how)
-    found = accumulate(
+    options = {"beta": 0.2, "temperature": 3.0, "dpo_beta": 0.7, "smoothing": 0.3}
+    expected = by_hand(trainer.models.student.model, small_model(), EXAMPLES, PAIRS, **options)
+    losses = accumulate(
         trainer,
         micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000),
         count(EXAMPLES, PAIRS),
         scales=None,
     )
     for name, value in expected.items():
-        assert found[name].loss == pytest.approx(value, rel=5e-5), name
+        assert losses[name].loss == pytest.approx(value, rel=5e-5), name
 
 
 @pytest.mark.parametrize("layout", ["tree", "rows"])
@@ -158,19 +158,19 @@ def test_the_gradients_are_those_of_those_means(layout: str) -> None:
 
 def test_dpo_starts_at_log_two() -> None:
     trainer = start_trainer(make_config(**ALL), make_student())
-    found = accumulate(
+    losses = accumulate(
         trainer, micro_batches([], PAIRS, micro_tokens=999), count([], PAIRS), scales=None
     )
     assert (
-        found["preference"].loss == pytest.approx(math.log(2), abs=1e-7)
-        and found["preference"].grad_norm > 0
+        losses["preference"].loss == pytest.approx(math.log(2), abs=1e-7)
+        and losses["preference"].grad_norm > 0
     )
 
 
 @pytest.mark.parametrize("channel", ["lm_ce", "hint"])
 def test_the_gradient_is_exactly_zero_off_the_span(channel: str) -> None:
-    """At the hidden states only the predictors of the span; at the embedded inputs nothing from the
-    last target on."""
+    """At the hidden states, only the predictors of the span; at the embedded inputs, nothing from
+    the last target on."""
     weights = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 0.0}, channel: {"weight": 1.0}}
     trainer = perturbed(start_trainer(make_config(**weights), make_student()))
     example = make_example(3, length=30, hints=0, lm=False)
@@ -199,14 +199,14 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
     rows: list[int] = []
 
     def counted(fused):
-        def run(hidden_ND, head, *rest, **how):
+        def run(hidden_ND, head, *args, **kwargs):
             assert hidden_ND.ndim == 2
             rows.extend(
                 [hidden_ND.shape[0]]
                 if fused is fused_logprobs
-                else [hidden_ND.shape[0], rest[0].shape[0]]
+                else [hidden_ND.shape[0], args[0].shape[0]]
             )
-            return fused(hidden_ND, head, *rest, **how)
+            return fused(hidden_ND, head, *args, **kwargs)
 
         return run
 
@@ -236,12 +236,12 @@ def test_one_batch_equals_the_sum_over_any_split(name: str) -> None:
     trainer = perturbed(
         start_trainer(make_config(policy={"weight": 1.0, "clip": 9.0}, **ALL), make_student())
     )
-    whole = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=100_000)
+    unsplit = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=100_000)
     for micro_tokens in (60, 95, 140):
         parts = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=micro_tokens)
-        scale = max(float(g.abs().max()) for g in whole)
+        scale = max(float(g.abs().max()) for g in unsplit)
         assert max(
-            float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)
+            float((a - b).abs().max()) for a, b in zip(unsplit, parts, strict=True)
         ) <= 1e-6 * max(1.0, scale)
     assert len(micro_batches(examples, pairs, micro_tokens=60)) > 3
 
@@ -254,12 +254,12 @@ def test_a_mean_per_micro_batch_would_be_noticed(monkeypatch: pytest.MonkeyPatch
         dataclasses.replace(make_example(1, length=40), lm_spans=((2, 30),)),
     ]
     trainer = start_trainer(make_config(), make_student())
-    whole = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=100_000)
+    unsplit = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=100_000)
     monkeypatch.setattr(
         "composer_replication.losses.channel.ChannelLoss.mean_part", lambda self: self.values.mean()
     )
     parts = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=44)
-    assert max(float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)) > 1e-3
+    assert max(float((a - b).abs().max()) for a, b in zip(unsplit, parts, strict=True)) > 1e-3
 
 
 def test_examples_without_hints_leave_the_hint_channel_as_it_is() -> None:
@@ -275,14 +275,14 @@ def test_a_later_site_does_not_change_an_earlier_one() -> None:
     """Two views of one example give the sum of the two taken alone: no view sees the other's
     hint."""
     trainer = perturbed(start_trainer(make_config(), make_student()))
-    both = EXAMPLES[1]
+    two_sites = EXAMPLES[1]
     alone = [
-        gradients(trainer, [dataclasses.replace(both, hints=(v,))], [], {"hint": 1.0})
-        for v in both.hints
+        gradients(trainer, [dataclasses.replace(two_sites, hints=(v,))], [], {"hint": 1.0})
+        for v in two_sites.hints
     ]
-    together = gradients(trainer, [both], [], {"hint": 1.0})
-    for one, two, sum_ in zip(*alone, together, strict=True):
-        assert torch.allclose(0.5 * one + 0.5 * two, sum_, atol=1e-6)
+    together = gradients(trainer, [two_sites], [], {"hint": 1.0})
+    for of_first, of_second, sum_ in zip(*alone, together, strict=True):
+        assert torch.allclose(0.5 * of_first + 0.5 * of_second, sum_, atol=1e-6)
 
 
 def test_pad_equal_to_eos_changes_nothing() -> None:
@@ -305,11 +305,11 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
     for pad in (0, eos, 39):
         student = Student(name="t", model=small_model(), tokenizer=WordTokenizer(pad_token_id=pad))
         trainer = perturbed(start_trainer(make_config(**ALL), student))
-        line = train_step(trainer, StepInputs(batch, PAIRS), step=0)
-        line.pop("step_s")
-        lines.append((line, [p.detach().clone() for p in trainer.trainable()]))
-    for line, weights in lines[1:]:
-        assert line == lines[0][0]
+        metrics = train_step(trainer, StepInputs(batch, PAIRS), step=0)
+        metrics.pop("step_s")
+        lines.append((metrics, [p.detach().clone() for p in trainer.trainable()]))
+    for metrics, weights in lines[1:]:
+        assert metrics == lines[0][0]
         assert all(torch.equal(a, b) for a, b in zip(weights, lines[0][1], strict=True))
     trainer = perturbed(start_trainer(make_config(), make_student()))
     losses, hidden = channel_losses(
@@ -350,12 +350,12 @@ def test_the_live_teacher_is_the_student_itself() -> None:
     expected = by_hand(
         trainer.models.student.model, trainer.models.student.model, EXAMPLES, [make_pair(0)]
     )
-    found = accumulate(
+    losses = accumulate(
         trainer, micro_batches(EXAMPLES, [], micro_tokens=999), count(EXAMPLES), scales=None
     )
     assert (
-        found["hint"].loss == pytest.approx(expected["hint"], rel=1e-4)
-        and found["hint"].grad_norm > 0
+        losses["hint"].loss == pytest.approx(expected["hint"], rel=1e-4)
+        and losses["hint"].grad_norm > 0
     )
 
 
@@ -363,11 +363,11 @@ def test_the_live_teacher_is_the_student_itself() -> None:
 def test_a_step_asks_its_teacher_without_dropout_or_gradient(
     teacher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[torch.Tensor] = []
+    recorded: list[torch.Tensor] = []
 
-    def spying(student_ND, head, teacher_ND, teacher_head, **how):
-        seen.append(teacher_ND)
-        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
+    def spying(student_ND, head, teacher_ND, teacher_head, **kwargs):
+        recorded.append(teacher_ND)
+        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **kwargs)
 
     monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", spying)
     trainer = start_trainer(make_config(hint={"teacher": teacher}), make_student(dropout=0.5))
@@ -375,8 +375,8 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(
         torch.manual_seed(seed)
         losses, _ = channel_losses(trainer.models, collate(EXAMPLES, pad_id=0), count(EXAMPLES))
     assert (
-        torch.equal(seen[0], seen[1])
-        and not seen[0].requires_grad
+        torch.equal(recorded[0], recorded[1])
+        and not recorded[0].requires_grad
         and losses[1].values.requires_grad
     )
 

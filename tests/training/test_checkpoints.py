@@ -1,5 +1,5 @@
-"""Damaged checkpoints, a full disk, a power cut: what is damaged is named, the one before stands
-and is offered."""
+"""Damaged checkpoints, a full disk, a power cut: the damage is named, and the earlier checkpoint is
+intact and offered."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def flip(path: Path) -> None:
 
 
 def another_model(folder: Path) -> None:
-    other = make_student(family="llama")
+    model = make_student(family="llama")
     save_file(
-        {f"{n}/exp_avg": torch.zeros_like(p) for n, p in other.model.named_parameters()},
+        {f"{n}/exp_avg": torch.zeros_like(p) for n, p in model.model.named_parameters()},
         str(folder / "optimiser.safetensors"),
     )
 
@@ -149,7 +149,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_is_damaged_is_named_wherever_it_is_read_and_the_one_before_is_offered(
     name: str, run: RunDir
 ) -> None:
-    spoil, told = DAMAGE[name]
+    spoil, message = DAMAGE[name]
     spoil(run.checkpoint(4))
     before = str(run.checkpoint(2))
     for read in (
@@ -159,7 +159,7 @@ def test_what_is_damaged_is_named_wherever_it_is_read_and_the_one_before_is_offe
             make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True
         ),
     ):
-        with pytest.raises(DamagedError, match=told) as caught:
+        with pytest.raises(DamagedError, match=message) as caught:
             read()
         assert (
             str(caught.value.before) == before
@@ -175,12 +175,14 @@ def test_a_run_goes_on_from_the_one_before_bit_by_bit(trained: Path, run: RunDir
     result = train(
         config, student=make_student(), examples=EXAMPLES, run=run, resume=True, resume_step=2
     )
-    whole = RunDir(trained)
-    assert [same(line) for line in run.metrics()] == [
-        same(line) for line in whole.metrics()
+    uninterrupted = RunDir(trained)
+    assert [same(metrics) for metrics in run.metrics()] == [
+        same(metrics) for metrics in uninterrupted.metrics()
     ] and result.steps == 4
     for name in ("model.safetensors", "optimiser.safetensors"):
-        assert (run.checkpoint(4) / name).read_bytes() == (whole.checkpoint(4) / name).read_bytes()
+        assert (run.checkpoint(4) / name).read_bytes() == (
+            uninterrupted.checkpoint(4) / name
+        ).read_bytes()
     assert [(e["step"], e["set_aside"]) for e in run.events() if e["kind"] == "resume"] == [
         (2, ["rejected_step_000004"])
     ]
@@ -251,9 +253,11 @@ from tests.training import test_checkpoints as t
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 run = t.make_run(Path(sys.argv[1]), t.make_config(**t.SETTINGS), name="r")
 def fill(event):
-    if event["kind"] == "checkpoint":  # from here on the system refuses what is longer than this, in whatever library
+    # from the first checkpoint on, the system refuses longer files, whatever library writes them
+    if event["kind"] == "checkpoint":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-t.train(t.make_config(**t.SETTINGS), student=t.make_student(), examples=t.EXAMPLES, run=run, on_event=fill)
+config = t.make_config(**t.SETTINGS)
+t.train(config, student=t.make_student(), examples=t.EXAMPLES, run=run, on_event=fill)
 """
 
 
@@ -271,22 +275,22 @@ def test_without_room_for_a_checkpoint_the_one_before_stands(
     ended = subprocess.run(
         command, cwd=repository_root, capture_output=True, text=True, timeout=120, check=False
     )
-    said = ended.stderr.splitlines()[-1]
+    error_line = ended.stderr.splitlines()[-1]
     assert (
-        "UnwrittenError: the checkpoint after step 4 could not be written" in said
-        and "File too large" in said
+        "UnwrittenError: the checkpoint after step 4 could not be written" in error_line
+        and "File too large" in error_line
     )
-    assert "step_000002 stands as it was" in said and "make room" in said
+    assert "step_000002 stands as it was" in error_line and "make room" in error_line
     run = RunDir(tmp_path / "runs" / "r")
     assert (
         [step for step, _ in run.checkpoints()] == [2]
         and whole_checkpoint(run)[0] == 2
         and run.info()["state"] == "crashed"
     )
-    assert not list(run.checkpoints_dir.glob(".*"))  # what was written of it takes no room
+    assert not list(run.checkpoints_dir.glob(".*"))  # the partial checkpoint takes no room
     train(make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True)
-    assert [same(line) for line in run.metrics()] == [
-        same(line) for line in RunDir(trained).metrics()
+    assert [same(metrics) for metrics in run.metrics()] == [
+        same(metrics) for metrics in RunDir(trained).metrics()
     ]
 
 
@@ -317,15 +321,15 @@ def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
 def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[tuple[str, str]] = []
+    operations: list[tuple[str, str]] = []
     fsync, replace = os.fsync, os.replace
 
     def synced(descriptor: int) -> None:
-        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        operations.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
         fsync(descriptor)
 
     def renamed(source: Any, target: Any) -> None:
-        done.append(("name", str(target)))
+        operations.append(("name", str(target)))
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", synced)
@@ -334,18 +338,20 @@ def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(
     run = make_run(tmp_path, config, name="r")
     train(config, student=make_student(), examples=EXAMPLES, run=run)
     folder = run.checkpoint(1)
-    scratch, at = folder.with_name(f".{folder.name}.part"), done.index(("name", str(folder)))
-    before = {path for what, path in done[:at] if what == "sync"}
+    scratch, at = folder.with_name(f".{folder.name}.part"), operations.index(("name", str(folder)))
+    before = {path for operation, path in operations[:at] if operation == "sync"}
     assert {str(scratch / path.name) for path in folder.iterdir()} <= before and str(
         scratch
     ) in before
     assert {str(run.metrics_jsonl), str(run.events_jsonl)} <= before
-    assert ("sync", str(run.checkpoints_dir)) in done[at:]
+    assert ("sync", str(run.checkpoints_dir)) in operations[at:]
     renames = [
-        i for i, (what, path) in enumerate(done) if what == "name" and path == str(run.run_json)
+        i
+        for i, (operation, path) in enumerate(operations)
+        if operation == "name" and path == str(run.run_json)
     ]
     assert renames and all(
-        Path(done[i - 1][1]).name.startswith(".run.json.")
-        and done[i + 1] == ("sync", str(run.path))
+        Path(operations[i - 1][1]).name.startswith(".run.json.")
+        and operations[i + 1] == ("sync", str(run.path))
         for i in renames
     )

@@ -1,5 +1,4 @@
-"""`compose_loss` against whole logits of the model's own forward, written naively; and what it
-refuses."""
+"""`compose_loss` against a naive computation from full logits, and its refusals."""
 
 from __future__ import annotations
 
@@ -59,16 +58,16 @@ def naive(
     examples, not from a batch."""
     ce, ours, theirs = [], [], []
     for example in EXAMPLES:
-        own = logits_of(model, example.ids)
+        logits = logits_of(model, example.ids)
         for a, b in example.lm_spans:
             ce.append(
                 F.cross_entropy(
-                    own[a - 1 : b - 1], torch.tensor(example.ids[a:b]), reduction="none"
+                    logits[a - 1 : b - 1], torch.tensor(example.ids[a:b]), reduction="none"
                 )
             )
         for view in example.hints:
             (a, b), (c, d) = view.span, example.teacher_span(view)
-            ours.append(own[a - 1 : b - 1])
+            ours.append(logits[a - 1 : b - 1])
             theirs.append(logits_of(model, example.teacher_ids(view))[c - 1 : d - 1].detach())
     student, teacher = torch.cat(ours), torch.cat(theirs)
     if wrapper == "taid":
@@ -113,13 +112,15 @@ def grads(model: Any, loss: Tensor) -> list[Tensor]:
 def test_terms_and_every_gradient_equal_whole_logits(
     model: Any, start: Any, variant: Any, wrapper: Any, typed: bool
 ) -> None:
-    given = collate(EXAMPLES, PAIRS, pad_id=PAD) if typed else batch()
-    how = {
+    tensors = collate(EXAMPLES, PAIRS, pad_id=PAD) if typed else batch()
+    options = {
         "dpo_variant": variant,
         "sdpo_wrapper": wrapper,
         "taid_t": 0.3 if wrapper == "taid" else None,
     }
-    parts = compose_loss(model, given, alpha_sdpo=0.4, beta_replay=0.3, reference=start, **how)
+    parts = compose_loss(
+        model, tensors, alpha_sdpo=0.4, beta_replay=0.3, reference=start, **options
+    )
     expected = naive(model, start, variant=variant, wrapper=wrapper, t=0.3)
     for got, want in zip(
         (parts.lm_ce, parts.sdpo_jsd, parts.trace_replay_dpo), expected, strict=True
@@ -133,19 +134,21 @@ def test_terms_and_every_gradient_equal_whole_logits(
 
 
 def grads_of(model: Any, loss: Tensor) -> list[Tensor]:
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         loss, list(model.parameters()), retain_graph=True, allow_unused=True
     )
     return [
         torch.zeros_like(p) if g is None else g
-        for g, p in zip(found, model.parameters(), strict=True)
+        for g, p in zip(gradients, model.parameters(), strict=True)
     ]
 
 
 def test_what_padding_holds_changes_nothing(model: Any, start: Any) -> None:
     ours = compose_loss(model, guide_keys(collate(EXAMPLES, PAIRS, pad_id=PAD)), reference=start)
-    other = compose_loss(model, guide_keys(collate(EXAMPLES, PAIRS, pad_id=7)), reference=start)
-    assert ours.total.item() == other.total.item()
+    other_padding = compose_loss(
+        model, guide_keys(collate(EXAMPLES, PAIRS, pad_id=7)), reference=start
+    )
+    assert ours.total.item() == other_padding.total.item()
 
 
 def test_the_gated_wrapper_is_another_loss(model: Any, start: Any) -> None:
@@ -184,58 +187,59 @@ def test_a_term_with_a_weight_and_no_input_raises(model: Any, start: Any) -> Non
         )
 
 
-def changed(given: Mapping[str, Tensor], **tensors: Tensor) -> dict[str, Tensor]:
-    return {**given, **tensors}
+def changed(batch: Mapping[str, Tensor], **tensors: Tensor) -> dict[str, Tensor]:
+    return {**batch, **tensors}
 
 
 def test_what_does_not_line_up_raises(model: Any, start: Any) -> None:
-    given = batch()
+    tensors = batch()
     shifted = torch.where(
-        given["teacher_response_idx"] >= 0, given["teacher_response_idx"] - 1, -100
+        tensors["teacher_response_idx"] >= 0, tensors["teacher_response_idx"] - 1, -100
     )
     with pytest.raises(AlignmentError, match="same target ids"):
-        compose_loss(model, changed(given, teacher_response_idx=shifted), reference=start)
+        compose_loss(model, changed(tensors, teacher_response_idx=shifted), reference=start)
     with pytest.raises(AlignmentError, match="0 and 1 only"):
         compose_loss(
             model,
-            changed(given, response_mask=torch.where(given["response_mask"] == 1, 1, -100)),
+            changed(tensors, response_mask=torch.where(tensors["response_mask"] == 1, 1, -100)),
             reference=start,
         )
     with pytest.raises(AlignmentError, match="a mask of"):
         compose_loss(
-            model, changed(given, response_mask=given["response_mask"][:, 1:]), reference=start
+            model, changed(tensors, response_mask=tensors["response_mask"][:, 1:]), reference=start
         )
     with pytest.raises(AlignmentError, match="do not line up"):
-        compose_loss(model, changed(given, sdpo_row=given["sdpo_row"][:1]), reference=start)
+        compose_loss(model, changed(tensors, sdpo_row=tensors["sdpo_row"][:1]), reference=start)
     with pytest.raises(AlignmentError, match="chosen rows"):
         less = {
-            f"dpo_chosen_{k}": given[f"dpo_chosen_{k}"][:1] for k in ("input_ids", "response_mask")
+            f"dpo_chosen_{k}": tensors[f"dpo_chosen_{k}"][:1]
+            for k in ("input_ids", "response_mask")
         }
-        compose_loss(model, changed(given, **less), reference=start)
+        compose_loss(model, changed(tensors, **less), reference=start)
 
 
 def test_positions_and_log_probs_that_do_not_fit_raise(model: Any, start: Any) -> None:
-    given = batch()
+    tensors = batch()
     first = torch.where(
-        torch.arange(given["teacher_response_idx"].shape[1])[None] == 0,
+        torch.arange(tensors["teacher_response_idx"].shape[1])[None] == 0,
         0,
-        given["teacher_response_idx"],
+        tensors["teacher_response_idx"],
     )
     with pytest.raises(AlignmentError, match="position 0"):
-        compose_loss(model, changed(given, teacher_response_idx=first), reference=start)
-    fewer = given["teacher_response_idx"].clone()
+        compose_loss(model, changed(tensors, teacher_response_idx=first), reference=start)
+    fewer = tensors["teacher_response_idx"].clone()
     fewer[0, -1] = -1 if fewer[0, -1] >= 0 else fewer[0, -1]
     fewer[0, 0] = -1
     with pytest.raises(AlignmentError, match="one side has more tokens"):
-        compose_loss(model, changed(given, teacher_response_idx=fewer), reference=start)
+        compose_loss(model, changed(tensors, teacher_response_idx=fewer), reference=start)
     for shape in ((1,), (2, 1)):
         known = {f"dpo_{side}_ref_logps": torch.zeros(shape) for side in ("chosen", "rejected")}
         with pytest.raises(AlignmentError, match="for 2 pairs"):
-            compose_loss(model, changed(given, **known))
+            compose_loss(model, changed(tensors, **known))
 
 
 def test_options_that_cannot_be_used_raise(model: Any, start: Any) -> None:
-    for options, words in (
+    for options, message in (
         ({"sdpo_wrapper": "taid"}, "without taid_t"),
         ({"sdpo_wrapper": "tiad"}, "unknown sdpo_wrapper"),
         ({"dpo_variant": "kto"}, "unknown dpo_variant"),
@@ -251,16 +255,16 @@ def test_options_that_cannot_be_used_raise(model: Any, start: Any) -> None:
             "entropy_opd_h_max must be positive",
         ),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             compose_loss(model, batch(), reference=start, **options)
     with pytest.raises(ConfigError, match="nothing to compare"):
         compose_loss(model, batch())
 
 
 def test_t_may_be_a_tensor_of_one_number(model: Any, start: Any) -> None:
-    how = {"sdpo_wrapper": "taid", "reference": start}
+    options = {"sdpo_wrapper": "taid", "reference": start}
     as_tensor, as_number = (
-        compose_loss(model, batch(), taid_t=t, **how) for t in (torch.tensor(0.25), 0.25)
+        compose_loss(model, batch(), taid_t=t, **options) for t in (torch.tensor(0.25), 0.25)
     )
     assert as_tensor.sdpo_jsd.item() == as_number.sdpo_jsd.item()
 
@@ -297,7 +301,7 @@ def test_reference_log_probs_may_come_with_the_batch(model: Any, start: Any) -> 
 
 def test_shapes_masks_and_t_are_checked() -> None:
     z, mask = torch.zeros(2, 3, 5), torch.ones(2, 3)
-    for call, words in (
+    for call, message in (
         (lambda: generalized_jsd_loss(z, z[:, :2]), "do not match"),
         (lambda: generalized_jsd_loss(z, z, labels=torch.zeros(2, 4)), "do not match"),
         (lambda: taid_loss(z, z, mask[:1], 0.4), "do not match"),
@@ -319,7 +323,7 @@ def test_shapes_masks_and_t_are_checked() -> None:
             "gate is",
         ),  # pyright: ignore[reportArgumentType]
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             call()
 
 

@@ -1,5 +1,5 @@
-"""A student with dropout: it is trained with it, and whatever scores without gradient has none, in
-either layout."""
+"""A student with dropout is trained with it, and every forward without gradient has none, in either
+layout."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ def scored(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """(the teacher's hidden states, the reference's log-probs of both sides, every value of the
     student), after seeding."""
-    seen: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
 
     def hint(
-        student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any
+        student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **kwargs: Any
     ) -> Tensor:
-        seen["teacher"] = teacher_ND
-        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
+        recorded["teacher"] = teacher_ND
+        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **kwargs)
 
     def couple(
-        chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any
+        chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **kwargs: Any
     ) -> Tensor:
-        seen["reference"] = torch.cat([ref_chosen, ref_rejected])
-        return dpo(chosen, rejected, ref_chosen, ref_rejected, **how)
+        recorded["reference"] = torch.cat([ref_chosen, ref_rejected])
+        return dpo(chosen, rejected, ref_chosen, ref_rejected, **kwargs)
 
     monkeypatch.setattr(hinting, "fused_divergence", hint)
     monkeypatch.setattr(pairs, "dpo", couple)
     torch.manual_seed(seed)
     batch = collate(EXAMPLES, PAIRS, pad_id=0)
     losses, _ = channels.channel_losses(trainer.models, batch, count(EXAMPLES, PAIRS))
-    return seen["teacher"], seen["reference"], [loss.values.detach() for loss in losses]
+    return recorded["teacher"], recorded["reference"], [loss.values.detach() for loss in losses]
 
 
 @LAYOUTS
@@ -97,7 +97,7 @@ def test_teacher_and_reference_have_none_and_the_student_has(
 
 
 def test_the_student_is_a_plain_forward_in_training_mode() -> None:
-    """One row, the same random numbers: the values hang on the dropout of that forward and on no
+    """One row, the same random numbers: the values depend on the dropout of that forward and on no
     other."""
     trainer = trainer_with("rows", hint={"weight": 0.0}, preference={"weight": 0.0})
     example = make_example(3, length=24, hints=0)
@@ -130,26 +130,26 @@ def test_every_pass_of_a_step_sees_the_same_dropout(layout: str) -> None:
         "preference/loss",
     ):
         assert lines[0][key] == lines[1][key]
-    other = train_step(trainer_with(layout), StepInputs(EXAMPLES, PAIRS), step=2)
-    assert other["lm_ce/loss"] != lines[0]["lm_ce/loss"]
+    next_step = train_step(trainer_with(layout), StepInputs(EXAMPLES, PAIRS), step=2)
+    assert next_step["lm_ce/loss"] != lines[0]["lm_ce/loss"]
 
 
 def test_compose_loss_asks_teacher_and_reference_without_dropout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[Tensor] = []
+    recorded: list[Tensor] = []
 
     def hint(
-        student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any
+        student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **kwargs: Any
     ) -> Tensor:
-        seen.append(teacher_ND)
-        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
+        recorded.append(teacher_ND)
+        return fused_divergence(student_ND, head, teacher_ND, teacher_head, **kwargs)
 
     def couple(
-        chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any
+        chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **kwargs: Any
     ) -> Tensor:
-        seen.append(torch.stack([ref_chosen, ref_rejected]))
-        return dpo(chosen, rejected, ref_chosen, ref_rejected, **how)
+        recorded.append(torch.stack([ref_chosen, ref_rejected]))
+        return dpo(chosen, rejected, ref_chosen, ref_rejected, **kwargs)
 
     monkeypatch.setattr(guide, "fused_divergence", hint)
     monkeypatch.setattr(guide, "dpo", couple)
@@ -162,9 +162,13 @@ def test_compose_loss_asks_teacher_and_reference_without_dropout(
             ).total.item()
         )
     assert (
-        torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and totals[0] != totals[1]
+        torch.equal(recorded[0], recorded[2])
+        and torch.equal(recorded[1], recorded[3])
+        and totals[0] != totals[1]
     )
-    assert not any(tensor.requires_grad for tensor in seen) and model.training and start.training
+    assert (
+        not any(tensor.requires_grad for tensor in recorded) and model.training and start.training
+    )
 
 
 def test_another_seed_is_another_dropout_and_the_same_seed_the_same() -> None:

@@ -17,7 +17,7 @@ from composer_replication.core.trace import Segment, Text
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training import forked as module
+from composer_replication.training import forked as forked_module
 from composer_replication.training.forked import ForkSource, without_views
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
@@ -25,11 +25,11 @@ from tests.rollouts.logged import (
     ERROR,
     MISTAKE,
     answered,
+    assistant_turn,
     call,
     hint,
     parrot,
     renderer,
-    said,
     session,
     site,
 )
@@ -37,7 +37,10 @@ from tests.rollouts.small_world import message_ids, tiny
 from tests.training.small_student import make_run
 
 pytestmark = pytest.mark.train
-CAT, READ = said(call("Cat", path="src/a.py")), said(call("Read", path="src/a.py"))
+CAT, READ = (
+    assistant_turn(call("Cat", path="src/a.py")),
+    assistant_turn(call("Read", path="src/a.py")),
+)
 
 
 def config(**fields: Any) -> Config:
@@ -78,8 +81,8 @@ def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> ForkSour
 def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hint() -> None:
     (imported,) = examples("s1")
     live = producer("s1")
-    made = live.step(parrot(CAT), live.fork_points([imported]), step=0)
-    (example,) = made.examples
+    live_step = live.step(parrot(CAT), live.fork_points([imported]), step=0)
+    (example,) = live_step.examples
     (view,), (old,) = example.hints, imported.hints
     written = tuple(message_ids(renderer(), CAT))
     assert (
@@ -94,7 +97,7 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     assert text.index("Reminder") < text.index('"Cat"') and example.turns[-1].body == view.span
 
 
-def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_again_is_the_same() -> (
+def test_a_message_with_two_failing_calls_is_one_fork_point_and_either_mistake_is_the_same() -> (
     None
 ):
     log, first = session("unknown_tool"), site("unknown_tool")
@@ -125,12 +128,12 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
         sessions={"s1": log},
         sites={s.id: s for s in (first, second)},
     )
-    (spot,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
-    made = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
-    assert [fork.checked.outcome for fork in made.forks] == ["same", "same", "ok"] and len(
-        made.examples
+    (fork_point,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
+    live_step = live.step(parrot(CAT, assistant_turn(wrong), READ), [fork_point], step=0)
+    assert [fork.checked.outcome for fork in live_step.forks] == ["same", "same", "ok"] and len(
+        live_step.examples
     ) == 2
-    assert all(example.hints[0].site_ids == (first.id, second.id) for example in made.examples)
+    assert all(example.hints[0].site_ids == (first.id, second.id) for example in live_step.examples)
     with pytest.raises(DataError, match="not among those given"):
         replace(live, sites={first.id: first}).fork_points(
             [item for item in built if isinstance(item, TrainingExample)]
@@ -139,21 +142,33 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
 
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
-    other, silent = said(call("Read", file="a")), said("Nothing.")
-    made = live.step(parrot(READ, CAT, other, silent), live.fork_points(examples("s1")), step=0)
-    assert [fork.checked.outcome for fork in made.forks] == [
+    unrelated, silent = assistant_turn(call("Read", file="a")), assistant_turn("Nothing.")
+    live_step = live.step(
+        parrot(READ, CAT, unrelated, silent), live.fork_points(examples("s1")), step=0
+    )
+    assert [fork.checked.outcome for fork in live_step.forks] == [
         "ok",
         "same",
         "other",
         "undecided",
-    ] and len(made.examples) == 1
-    facts = made.metrics
-    assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
-        "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
-    }  # fmt: skip
-    assert facts["fork/tokens"] == len(made.forks[1].ids)
+    ] and len(live_step.examples) == 1
+    facts = live_step.metrics
+    assert {
+        k: facts[f"fork/{k}"]
+        for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")
+    } == {
+        "sites": 1,
+        "samples": 4,
+        "ok": 1,
+        "same": 1,
+        "other": 1,
+        "malformed": 0,
+        "undecided": 1,
+        "sites_same": 1,
+    }
+    assert facts["fork/tokens"] == len(live_step.forks[1].ids)
     assert facts["fork/sampled_tokens"] == sum(
-        len(message_ids(renderer(), m)) for m in (READ, CAT, other, silent)
+        len(message_ids(renderer(), m)) for m in (READ, CAT, unrelated, silent)
     )
 
 
@@ -162,7 +177,7 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     spots = live.fork_points(examples("s1", "s2", "s3"))
     model = tiny(len(renderer().tokenizer))
     steps = [live.step(model, spots, step=step) for step in range(3)]
-    drawn = [fork.site.session_id for made in steps for fork in made.forks]
+    drawn = [fork.site.session_id for live_step in steps for fork in live_step.forks]
     assert sorted(drawn) == ["s1", "s1", "s2", "s2", "s3", "s3"] and len(set(drawn[:3])) == 3
     assert live.num_samples(spots) == 2
     # so many views make a full step
@@ -172,7 +187,9 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     assert [f.ids for f in again.forks] == [f.ids for f in steps[1].forks]
     by_site = {f.site.session_id: f.ids for f in steps[0].forks}
     assert any(
-        by_site.get(f.site.session_id, f.ids) != f.ids for made in steps[1:] for f in made.forks
+        by_site.get(f.site.session_id, f.ids) != f.ids
+        for live_step in steps[1:]
+        for f in live_step.forks
     )
 
 
@@ -183,9 +200,9 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
     changed = replace(
         log, turns=(replace(log.turns[0], blocks=(Text("Other words."),)), *log.turns[1:])
     )
-    other = replace(live, sessions={"s1": changed})
+    changed_source = replace(live, sessions={"s1": changed})
     with pytest.raises(AlignmentError, match="build again"):
-        other.step(parrot(CAT), other.fork_points(built), step=0)
+        changed_source.step(parrot(CAT), changed_source.fork_points(built), step=0)
     with pytest.raises(DataError, match="not among those given"):
         replace(live, sessions={}).fork_points(built)
     with pytest.raises(SiteError, match="turn 5, the site is turn 3"):
@@ -200,22 +217,22 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
 def test_a_run_trains_on_forks_alone_and_writes_them_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The student says what a script says; the imported views, which another model wrote, reach no
+    """The student follows a script; the imported views, which another model wrote, reach no
     step."""
-    seen: list[TrainingExample] = []
+    recorded: list[TrainingExample] = []
     scripts = iter([CAT, READ])
-    real = module.sample_forks
+    real = forked_module.sample_forks
     monkeypatch.setattr(
-        module,
+        forked_module,
         "sample_forks",
-        lambda model, spots, **how: real(parrot(next(scripts)), spots, **how),
+        lambda model, spots, **kwargs: real(parrot(next(scripts)), spots, **kwargs),
     )
     from composer_replication.training import loop
 
     step = loop.train_step
 
     def spied(trainer: Any, inputs: StepInputs, **options: Any) -> Any:
-        seen.extend(inputs.examples)
+        recorded.extend(inputs.examples)
         assert inputs.hint_sites == 1
         return step(trainer, inputs, **options)
 
@@ -225,12 +242,12 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
     student = Student(name="tiny", model=model.train(), tokenizer=renderer().tokenizer)
     run = make_run(tmp_path, live.config)
     result = train(live.config, student=student, examples=built, run=run, forked=live)
-    views = [view for example in seen for view in example.hints]
+    views = [view for example in recorded for view in example.hints]
     assert [view.origin for view in views] == ["student"] and views[0].target_ids == tuple(
         message_ids(renderer(), CAT)
     )
-    # lm_ce goes on with the log's good messages
-    assert [e.lm_spans != () for e in seen].count(True) == 2
+    # lm_ce still trains on the log's good messages
+    assert [e.lm_spans != () for e in recorded].count(True) == 2
     first, second = run.metrics()
     assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == (
         "active",
@@ -239,24 +256,28 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
     )
     assert (second["hint/status"], second["hint/tokens"], second["fork/ok"]) == ("exhausted", 0, 1)
     assert result.statuses["lm_ce"] == "active"
-    line = json.loads((run.path / "forks" / "step_000000.jsonl").read_text("utf-8"))
-    assert (line["site_id"], line["origin"], line["outcome"]) == (site().id, "student", "same")
+    record = json.loads((run.path / "forks" / "step_000000.jsonl").read_text("utf-8"))
+    assert (record["site_id"], record["origin"], record["outcome"]) == (
+        site().id,
+        "student",
+        "same",
+    )
 
 
 def test_the_setting_and_its_producer_come_together(tmp_path: Path) -> None:
     student = Student(
         name="tiny", model=tiny(len(renderer().tokenizer), seed=5), tokenizer=renderer().tokenizer
     )
-    for settings, given, told in (
+    for settings, source, message in (
         (config(), None, "given together"),
         (config(fork=False), producer("s1"), "given together"),
         (config(hint={"weight": 0.0}), producer("s1"), "whose weight is 0"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             train(
                 settings,
                 student=student,
                 examples=examples("s1"),
                 run=make_run(tmp_path, settings),
-                forked=given,
+                forked=source,
             )

@@ -1,5 +1,5 @@
-"""Clipping acts on outliers only: what a loss says by its size reaches the weights, and one wild
-step does not."""
+"""Clipping acts on outliers only: the scale of a loss reaches the weights, and one wild step does
+not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_STEPS, FADES_AT, SEEN_FROM = 24, 4, 14
 
 
 def moved(plan: list[dict[str, int]], examples: list, **settings: object) -> float:
-    """How far the weights go from step SEEN_FROM on, in a run whose step i has the inputs of plan[i]."""
+    """How far the weights move from step SEEN_FROM on if step i has the inputs `plan[i]`."""
     trainer = start_trainer(
         make_config(steps=1000, warmup_steps=0, grad_every=1000, learning_rate=1e-5, **settings),
         make_student(),
@@ -73,14 +73,14 @@ def test_with_default_settings_an_ordinary_step_is_not_clipped_and_an_outlier_is
     trainer = start_trainer(make_config(steps=20, balance="none"), make_student())
     examples = [make_example(i) for i in range(4)]
     lines = [train_step(trainer, StepInputs(examples, []), step=step) for step in range(4)]
-    assert not any(line["clipped"] for line in lines)
+    assert not any(metrics["clipped"] for metrics in lines)
     for parameter in trainer.trainable():  # one wild step: every weight of the model jumps
         parameter.data.mul_(30.0)
-    line, limit = (
+    metrics, limit = (
         train_step(trainer, StepInputs(examples, []), step=4),
         4.0 * trainer.clip.mean.value,
     )
-    assert line["clipped"] and line["grad_norm"] > limit
+    assert metrics["clipped"] and metrics["grad_norm"] > limit
 
 
 def test_an_outlier_is_shortened_to_the_limit_and_does_not_raise_it_for_the_next() -> None:
@@ -108,7 +108,7 @@ def test_a_plain_bound_is_an_option_and_both_hold() -> None:
 
 
 def test_a_ratio_below_one_is_refused() -> None:
-    """Each clipped step would lower the limit of the next, down to nothing."""
+    """Otherwise each clipped step would lower the limit of the next, down to zero."""
     with pytest.raises(ValueError, match="max_grad_norm_ratio"):
         TrainSettings(max_grad_norm_ratio=0.5)
 

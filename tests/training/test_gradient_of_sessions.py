@@ -1,5 +1,5 @@
-"""Random sessions under every template: the gradient of a channel is non-zero exactly at what
-predicts its tokens."""
+"""Random sessions under every template: the gradient of a channel is non-zero exactly at the
+predictors of its tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def student_of(family: str, fixture: str) -> Student:
 
 
 def spans_of(example: TrainingExample, channel: Channel) -> list[tuple[int, int]]:
-    """Where the channel's tokens stand in the student's ids."""
+    """The positions of the channel's tokens in the student's ids."""
     return list(example.lm_spans) if channel == "lm_ce" else [view.span for view in example.hints]
 
 

@@ -45,9 +45,9 @@ def student() -> Student:
 
 @cache
 def examples() -> tuple[TrainingExample, ...]:
-    """Two rollouts, whose views know all that a control may ask for; one sampled message is a
-    view's target, the other is not."""
-    made = []
+    """Two rollouts whose views have all inputs of every control; one sampled message is a view's
+    target, the other is not."""
+    built = []
     for number, weight in ((1, 0.5), (2, 0.3)):
         rng = random.Random(number)
         plain = make_example(number, hints=2, lm=False)
@@ -76,8 +76,8 @@ def examples() -> tuple[TrainingExample, ...]:
             )
             for s in spans
         )
-        made.append(dataclasses.replace(plain, hints=views, actions=actions, origin="student"))
-    return tuple(made)
+        built.append(dataclasses.replace(plain, hints=views, actions=actions, origin="student"))
+    return tuple(built)
 
 
 def rows_of(
@@ -85,7 +85,7 @@ def rows_of(
 ) -> list[tuple[TrainingExample, HintView, Rows]]:
     """For each view the logits that predict its target: of the student, and below the hint (and
     another's) by both models."""
-    found = []
+    collected = []
     for e in examples():
         for v in e.hints if contrast else [dataclasses.replace(v, wrong_ids=()) for v in e.hints]:
             a, b = v.span
@@ -101,8 +101,8 @@ def rows_of(
                         f"{name}:{who}": logits(m, below, a + shift, b + shift)
                         for who, m in (("live", live), ("start", start))
                     }
-            found.append((e, v, rows | {"ids": torch.tensor(v.target_ids)}))
-    return found
+            collected.append((e, v, rows | {"ids": torch.tensor(v.target_ids)}))
+    return collected
 
 
 # ---- the formulae, as their sources have them ----
@@ -132,7 +132,7 @@ def unit_jsd(beta: float) -> Callable[[Rows], Tensor]:
     return lambda rows: raw_jsd(*both(rows)[2:], beta) / (beta * (1 - beta))
 
 
-def kept(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
+def top_entries(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
     _, _, ps, pt = both(rows)
     ids = (ps if side == "student" else pt).detach().topk(k, -1).indices
     qs, qt = ps.gather(-1, ids), pt.gather(-1, ids)
@@ -149,7 +149,7 @@ def kept(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
 
 def top_kl_ts(k: int, side: str, rest: str) -> Callable[[Rows], Tensor]:
     def value(rows: Rows) -> Tensor:
-        qs, qt = kept(rows, k, side, rest)
+        qs, qt = top_entries(rows, k, side, rest)
         return (qt * (qt / qs).log()).sum(-1)
 
     return value
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rows], Tensor]]] = {
     ),
     "top k jsd is raw": (
         {"estimator": "top_k", "top_k": 5},
-        lambda rows: raw_jsd(*kept(rows, 5, "student", "tail"), 0.5),
+        lambda rows: raw_jsd(*top_entries(rows, 5, "student", "tail"), 0.5),
     ),
     "sampled token": ({"divergence": KL_ST, "estimator": "sampled_token"}, sampled),
     "sampled token in a trust region": (
@@ -285,48 +285,48 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rows], Tensor]]] = {
 
 
 def direct(
-    how: HintSettings, formula: Callable[[Rows], Tensor], live: Any, start: Any
+    settings: HintSettings, formula: Callable[[Rows], Tensor], live: Any, start: Any
 ) -> tuple[Tensor, list[Tensor]]:
     """The channel's mean over all views, and its gradient, one view at a time."""
     total, units = torch.zeros((), dtype=torch.float64), 0.0
-    for _, v, rows in rows_of(live, start, contrast=how.contrast):
+    for _, v, rows in rows_of(live, start, contrast=settings.contrast):
 
         def teacher(name: str, rows: Rows = rows) -> Tensor:
             a, b = rows[f"{name}:start"], rows[f"{name}:live"]
             return {"frozen": a, "live": b}.get(
-                how.teacher, (1 - how.trust) * a + how.trust * b
-            ) / how.temperature
+                settings.teacher, (1 - settings.trust) * a + settings.trust * b
+            ) / settings.temperature
 
         tempered = {
-            "student": rows["student"] / how.temperature,
+            "student": rows["student"] / settings.temperature,
             "teacher": teacher("right"),
             "ids": rows["ids"],
         }
-        if how.contrast:
+        if settings.contrast:
             shift = (teacher("right").log_softmax(-1) - teacher("wrong").log_softmax(-1)).clamp(
                 -5, 5
             )
             tempered["teacher"] = tempered["student"].detach() + shift
         values, weight = (
             formula(tempered),
-            torch.tensor(v.difficulty if how.difficulty else 1.0).double(),
+            torch.tensor(v.difficulty if settings.difficulty else 1.0).double(),
         )
-        if how.importance_clip:
+        if settings.importance_clip:
             now = token(rows, rows["student"].log_softmax(-1)).detach()
             values = values * (now - torch.tensor(v.logprobs).double()).exp().clamp(
-                max=how.importance_clip
+                max=settings.importance_clip
             )
-        total = total + weight * (values.mean() if how.mean == "site" else values.sum())
-        units += float(weight) * (1 if how.mean == "site" else len(v.target_ids))
+        total = total + weight * (values.mean() if settings.mean == "site" else values.sum())
+        units += float(weight) * (1 if settings.mean == "site" else len(v.target_ids))
     mean = total / units
     return mean.detach(), list(
         torch.autograd.grad(mean, [p for p in live.parameters() if p.requires_grad])
     )
 
 
-def with_only(how: HintSettings) -> list[TrainingExample]:
-    """The examples, with another site's hint only where a contrast reads it."""
-    if how.contrast:
+def with_only(settings: HintSettings) -> list[TrainingExample]:
+    """The examples, with another site's hint only if a contrast reads it."""
+    if settings.contrast:
         return list(examples())
     return [
         dataclasses.replace(e, hints=tuple(dataclasses.replace(v, wrong_ids=()) for v in e.hints))
@@ -334,12 +334,12 @@ def with_only(how: HintSettings) -> list[TrainingExample]:
     ]
 
 
-def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
-    """A trainer whose student has moved, and a copy of its start."""
-    own = student()
-    start = copy.deepcopy(own.model)
+def moved_trainer(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
+    """A trainer whose student has moved away from its start, and a copy of that start."""
+    small = student()
+    start = copy.deepcopy(small.model)
     return (
-        trainer_of(own, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train),
+        trainer_of(small, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train),
         start,
     )
 
@@ -347,55 +347,59 @@ def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "_"))
 def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     hint, formula = CASES[name]
-    found = {}
+    grads_of_layout = {}
     for layout in LAYOUTS:
-        trainer, start = made(layout, hint)
-        how = trainer.settings.hint
-        value, gradient = direct(how, formula, trainer.models.student.model.eval(), start.eval())
-        steps, grads = outcome(trainer, (with_only(how), []), {"hint": 1.0})
+        trainer, start = moved_trainer(layout, hint)
+        settings = trainer.settings.hint
+        value, gradient = direct(
+            settings, formula, trainer.models.student.model.eval(), start.eval()
+        )
+        steps, grads = outcome(trainer, (with_only(settings), []), {"hint": 1.0})
         assert steps["hint"].loss == pytest.approx(float(value), rel=1e-6, abs=1e-9)
         assert gap(grads, gradient) <= 2e-6
-        found[layout] = grads
-    assert gap(found["tree"], found["rows"]) <= 1e-6
-    plain, start = made("rows", {"divergence": "kl(student, teacher)"})
+        grads_of_layout[layout] = grads
+    assert gap(grads_of_layout["tree"], grads_of_layout["rows"]) <= 1e-6
+    plain, start = moved_trainer("rows", {"divergence": "kl(student, teacher)"})
     if name != KL_ST:
         _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"hint": 1.0})
-        assert gap(found["rows"], unchanged) > 1e-3  # the control is not without effect
+        assert gap(grads_of_layout["rows"], unchanged) > 1e-3  # the control is not without effect
 
 
 @pytest.mark.parametrize("mean", ["site", "token"])
 def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
     """Micro-batches, layouts and shares of two ranks: parts by global counts add up to the whole
     step's loss and gradient."""
-    found: list[tuple[float, list[Tensor]]] = []
+    results: list[tuple[float, list[Tensor]]] = []
     wholes = with_only(HintSettings())
     for layout, room in (("tree", 100_000), ("rows", 100_000), ("rows", 30), ("tree", 30)):
-        trainer, _ = made(layout, {"divergence": KL_ST, "mean": mean}, micro_tokens=room)
+        trainer, _ = moved_trainer(layout, {"divergence": KL_ST, "mean": mean}, micro_tokens=room)
         steps, grads = outcome(trainer, (wholes, []), {"hint": 1.0})
-        found.append((steps["hint"].loss, grads))
-    trainer, _ = made("rows", {"divergence": KL_ST, "mean": mean})
+        results.append((steps["hint"].loss, grads))
+    trainer, _ = moved_trainer("rows", {"divergence": KL_ST, "mean": mean})
     losses = []
-    for share in (wholes[:1], wholes[1:]):  # what each of two ranks scores, by the counts of both
+    for share in (wholes[:1], wholes[1:]):  # each of two ranks' part, by the counts of both
         batch = collate(share, pad_id=0)
         scored, _ = channel_losses(trainer.models, batch, count(wholes))
         losses += [loss.mean_part().item() for loss in scored if loss.name == "hint"]
-    assert sum(losses) == pytest.approx(found[0][0], rel=1e-6) and all(losses)
-    for loss, grads in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-6) and gap(grads, found[0][1]) <= 1e-6
+    assert sum(losses) == pytest.approx(results[0][0], rel=1e-6) and all(losses)
+    for loss, grads in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-6) and gap(grads, results[0][1]) <= 1e-6
 
 
 def test_a_long_message_weighs_what_a_short_one_does_and_by_tokens_as_much_as_it_has() -> None:
     batch, counts = collate(with_only(HintSettings()), pad_id=0), count(with_only(HintSettings()))
     for mean, shares in (("site", [0.25] * 4), ("token", [3 / 8, 1 / 8] * 2)):
-        how = HintSettings(mean=mean)
-        weights_N = view_weights(how, batch, counts)
+        settings = HintSettings(mean=mean)
+        weights_N = view_weights(settings, batch, counts)
         weights_N = torch.full((8,), 1 / counts.hint_tokens) if weights_N is None else weights_N
         per_view = torch.zeros(4).index_add(0, batch.hint_student.item_N, weights_N)
         assert per_view.tolist() == pytest.approx(shares)
 
 
 def test_what_is_told_beside_the_loss() -> None:
-    trainer, start = made("tree", {"divergence": KL_ST, "token_clip": 0.15, "importance_clip": 1.1})
+    trainer, start = moved_trainer(
+        "tree", {"divergence": KL_ST, "token_clip": 0.15, "importance_clip": 1.1}
+    )
     live = trainer.models.student.model.eval()
     steps, _ = outcome(trainer, (with_only(trainer.settings.hint), []), {"hint": 1.0})
     rows = [
@@ -417,32 +421,34 @@ def test_what_is_told_beside_the_loss() -> None:
 # ---- credit ----
 
 
-def evidence_of(how: HintSettings, live: Any, start: Any) -> dict[tuple[str, int], float]:
+def evidence_of(settings: HintSettings, live: Any, start: Any) -> dict[tuple[str, int], float]:
     """log p_teacher - log p_student (or the contrast of two hints) of each target token of the
     views, by example and position."""
-    found = {}
-    for e, v, rows in rows_of(live, start, contrast=how.contrast):
+    evidence = {}
+    for e, v, rows in rows_of(live, start, contrast=settings.contrast):
         right = token(rows, rows["right:start"].log_softmax(-1))
         below = token(
-            rows, (rows["wrong:start"] if how.contrast else rows["student"]).log_softmax(-1)
+            rows, (rows["wrong:start"] if settings.contrast else rows["student"]).log_softmax(-1)
         )
-        found |= {(e.id, v.span[0] + k): float(x) for k, x in enumerate((right - below).detach())}
-    return found
+        evidence |= {
+            (e.id, v.span[0] + k): float(x) for k, x in enumerate((right - below).detach())
+        }
+    return evidence
 
 
-def direct_policy(how: HintSettings, live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
+def direct_policy(settings: HintSettings, live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
     """Dr.GRPO's sum over tokens by the number of rollouts, on advantages that the hint has
     moved."""
-    evidence, total = evidence_of(how, live, start), torch.zeros((), dtype=torch.float64)
+    evidence, total = evidence_of(settings, live, start), torch.zeros((), dtype=torch.float64)
     for e in examples():
         log = live(input_ids=torch.tensor([e.ids])).logits[0].log_softmax(-1)
         for action in e.actions:
             for position, then in zip(range(*action.span), action.logprobs, strict=True):
                 a = action.advantage
-                if (e.id, position) in evidence and how.is_credit:
-                    credit = torch.tensor(how.weight * evidence[e.id, position]).double()
-                    if how.combination == "bounded":
-                        credit = how.bound * torch.tanh(credit / how.bound)
+                if (e.id, position) in evidence and settings.is_credit:
+                    credit = torch.tensor(settings.weight * evidence[e.id, position]).double()
+                    if settings.combination == "bounded":
+                        credit = settings.bound * torch.tanh(credit / settings.bound)
                         a = max(a + float(credit), 0.0) if a > 0 else min(a + float(credit), 0.0)
                     else:
                         a = a + float(credit)
@@ -463,89 +469,96 @@ def direct_policy(how: HintSettings, live: Any, start: Any) -> tuple[Tensor, lis
     ids=["advantage", "bounded", "bounded_contrast"],
 )
 def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, Any]) -> None:
-    found = {}
+    grads_of_layout = {}
     for layout in LAYOUTS:
-        trainer, start = made(layout, hint)
-        how = trainer.settings.hint
+        trainer, start = moved_trainer(layout, hint)
+        settings = trainer.settings.hint
         live = trainer.models.student.model.eval()
-        value, gradient = direct_policy(how, live, start.eval())
-        steps, grads = outcome(trainer, (with_only(how), []), {"policy": 1.0})
+        value, gradient = direct_policy(settings, live, start.eval())
+        steps, grads = outcome(trainer, (with_only(settings), []), {"policy": 1.0})
         assert trainer.weights["hint"] == 0.0 and trainer.weights["policy"] == 1.0
         assert steps["policy"].loss == pytest.approx(float(value), rel=1e-6)
         assert gap(grads, gradient) <= 2e-6
         # two targets of three tokens were sampled by the policy; the other two views have no action
         assert steps["hint"].tokens == 6
-        found[layout] = grads
-    assert gap(found["tree"], found["rows"]) <= 1e-6
-    plain, start = made("rows", {"combination": "additive"})
+        grads_of_layout[layout] = grads
+    assert gap(grads_of_layout["tree"], grads_of_layout["rows"]) <= 1e-6
+    plain, start = moved_trainer("rows", {"combination": "additive"})
     _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"policy": 1.0})
-    assert gap(found["rows"], unchanged) > 1e-3
+    assert gap(grads_of_layout["rows"], unchanged) > 1e-3
 
 
 def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
     """The same hint above the same message, once and twice: the tokens' credit is the mean over
     their views, not the sum."""
-    how, rng = HintSettings(combination="advantage", weight=2.0), torch.Generator().manual_seed(3)
-    one = examples()[0]
-    view = dataclasses.replace(one.hints[0], wrong_ids=())
+    settings, rng = (
+        HintSettings(combination="advantage", weight=2.0),
+        torch.Generator().manual_seed(3),
+    )
+    example = examples()[0]
+    view = dataclasses.replace(example.hints[0], wrong_ids=())
     student_ND, teacher_ND = (
         torch.randn(3, 8, generator=rng, dtype=torch.float64) for _ in range(2)
     )
     head = Head(weight_VD=torch.randn(VOCAB, 8, generator=rng, dtype=torch.float64))
-    found = []
+    credits = []
     for views in ((view,), (view, dataclasses.replace(view, site_id="again"))):
-        batch = collate([dataclasses.replace(one, hints=views)], pad_id=0)
-        counts, times = count([dataclasses.replace(one, hints=views)]), len(views)
+        batch = collate([dataclasses.replace(example, hints=views)], pad_id=0)
+        counts, times = count([dataclasses.replace(example, hints=views)]), len(views)
         credit = hint_credit(
-            how,
+            settings,
             (student_ND.repeat(times, 1), head),
             [(teacher_ND.repeat(times, 1), head)],
             batch,
             counts=counts,
         )
         assert counts.credited_tokens == credit.loss.tokens == 3
-        found.append(credit.advantage_A)
-    assert torch.allclose(*found) and not torch.allclose(
-        found[0], torch.full_like(found[0], one.actions[0].advantage)
+        credits.append(credit.advantage_A)
+    assert torch.allclose(*credits) and not torch.allclose(
+        credits[0], torch.full_like(credits[0], example.actions[0].advantage)
     )
 
 
 def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_its_bound() -> None:
-    trainer, start = made("tree", {"combination": "bounded", "weight": 1000.0, "bound": 0.1})
-    how = trainer.settings.hint
-    steps, _ = outcome(trainer, (with_only(how), []), {"policy": 1.0})
+    trainer, start = moved_trainer(
+        "tree", {"combination": "bounded", "weight": 1000.0, "bound": 0.1}
+    )
+    settings = trainer.settings.hint
+    steps, _ = outcome(trainer, (with_only(settings), []), {"policy": 1.0})
     assert 0 < steps["hint"].loss <= 0.1 + 1e-12
     values = [
         abs(torch.tensor(1000.0 * x / 0.1).tanh())
-        for x in evidence_of(how, trainer.models.student.model.eval(), start.eval()).values()
+        for x in evidence_of(settings, trainer.models.student.model.eval(), start.eval()).values()
     ]
     assert steps["hint"].metrics["bounded"] > 0.5 and max(values) > 0.95
 
 
 def test_a_convex_combination_shares_one() -> None:
-    trainer, _ = made("tree", {"combination": "convex", "weight": 0.25}, policy={"weight": 2.0})
+    trainer, _ = moved_trainer(
+        "tree", {"combination": "convex", "weight": 0.25}, policy={"weight": 2.0}
+    )
     assert trainer.weights["hint"] == 0.25 and trainer.weights["policy"] == 1.5
 
 
-# ---- other hints, and what a view must bring ----
+# ---- other hints, and the inputs that a view must have ----
 
 
 def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counted() -> None:
     plain = [make_example(1, hints=2), make_example(2, hints=1)]
-    given, dropped = with_wrong_hints(plain, seed=3)
+    shuffled, dropped = with_wrong_hints(plain, seed=3)
     texts = {v.site_id: v.hint_ids for e in plain for v in e.hints}
     assert dropped == 0
-    for view in (v for e in given for v in e.hints):
+    for view in (v for e in shuffled for v in e.hints):
         assert view.wrong_ids != view.hint_ids and view.wrong_ids in [
             t for name, t in texts.items() if name != view.site_id
         ]
-    assert with_wrong_hints(plain, seed=3) == (given, 0)
+    assert with_wrong_hints(plain, seed=3) == (shuffled, 0)
     alone, dropped = with_wrong_hints([make_example(1, hints=1)], seed=3)
     assert dropped == 1 and alone[0].hints == ()
 
 
 @pytest.mark.parametrize(
-    ("hint", "where"),
+    ("hint", "expected"),
     [
         ({"estimator": "sampled_token", "divergence": KL_ST}, "train.hint.estimator"),
         ({"importance_clip": 2.0}, "train.hint.importance_clip"),
@@ -553,11 +566,11 @@ def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counte
     ],
 )
 def test_imported_views_do_not_have_what_some_controls_need(
-    hint: dict[str, Any], where: str
+    hint: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         check_views([make_example(1)], HintSettings.model_validate(hint))
-    assert caught.value.where == where and "s1:0:c" in caught.value.what
+    assert caught.value.where == expected and "s1:0:c" in caught.value.what
     check_views(list(examples()), HintSettings.model_validate(hint))
 
 
@@ -592,12 +605,14 @@ def test_live_views_learn_their_log_probs_and_their_tasks_difficulty() -> None:
         origin="student",
     )
     views = {"a": (view,), "e": (view,)}
-    found, facts = annotate_views(groups, views, HintSettings(importance_clip=2.0, difficulty=True))
-    (known,) = found["a"]
+    informed_views, facts = annotate_views(
+        groups, views, HintSettings(importance_clip=2.0, difficulty=True)
+    )
+    (known,) = informed_views["a"]
     assert known.logprobs == (-0.2, -0.3, -0.4) and known.difficulty == pytest.approx(
         (0.25 * 0.75) ** 0.5
     )
-    assert found["e"] == () and facts == {"sites/no_difficulty": 1.0}
+    assert informed_views["e"] == () and facts == {"sites/no_difficulty": 1.0}
     assert annotate_views(groups, views, HintSettings()) == (views, {})
     with pytest.raises(AlignmentError, match="not part of one sampled message"):
         annotate_views(

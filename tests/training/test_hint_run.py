@@ -49,7 +49,7 @@ EXAMPLES = [make_example(i, length=20 + 3 * i, hints=1) for i in range(4)]
 
 
 class Killed(Exception):
-    """What ends a launch of a test in the middle."""
+    """Ends a launch of a test in the middle."""
 
 
 # ---- TAID ----
@@ -59,11 +59,11 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
     trainer = start_trainer(make_config(steps=10, hint=TAID, lm_ce={"weight": 1.0}), make_student())
     bare = [dataclasses.replace(e, hints=()) for e in EXAMPLES]
     lines = [
-        train_step(trainer, StepInputs(given, []), step=step)
-        for step, given in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])
+        train_step(trainer, StepInputs(batch, []), step=step)
+        for step, batch in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])
     ]
-    ts = [line["hint/taid_t"] for line in lines]
-    # the first step is only remembered, the third has no site
+    ts = [metrics["hint/taid_t"] for metrics in lines]
+    # the first step only sets the reference value, the third has no site
     assert ts[0] == ts[1] == 0.3 < ts[2] == ts[3]
     change = (lines[0]["hint/raw"] - lines[1]["hint/raw"]) / lines[0]["hint/raw"]
     gain = 0.3 * torch.sigmoid(torch.tensor(0.01 * change)).item() * 0.7
@@ -81,29 +81,30 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
 def test_taids_other_schedules(schedule: str, expected: list[float]) -> None:
     hint = {**TAID, "taid": {"schedule": schedule, "t_start": 0.3}}
     trainer = start_trainer(make_config(steps=10, hint=hint), make_student())
-    found = [
+    shares = [
         train_step(trainer, StepInputs(EXAMPLES, []), step=step)["hint/taid_t"] for step in range(3)
     ]
-    assert found == pytest.approx(expected)
+    assert shares == pytest.approx(expected)
 
 
 def test_a_killed_taid_run_goes_on_as_the_whole_one_did(tmp_path: Path) -> None:
     config = make_config(steps=5, hint=TAID, batch_examples=4, checkpoint_every=2)
 
-    def stop(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def stop(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise Killed
 
-    whole = make_run(tmp_path, config, name="whole")
-    train(config, student=make_student(), examples=EXAMPLES, run=whole)
+    uninterrupted = make_run(tmp_path, config, name="whole")
+    train(config, student=make_student(), examples=EXAMPLES, run=uninterrupted)
     killed = make_run(tmp_path, config, name="killed")
     with pytest.raises(Killed):
         train(config, student=make_student(), examples=EXAMPLES, run=killed, on_step=stop)
     train(config, student=make_student(), examples=EXAMPLES, run=killed, resume=True)
-    found, expected = (
-        [(line["hint/taid_t"], line["loss"]) for line in run.metrics()] for run in (killed, whole)
+    resumed_metrics, expected = (
+        [(step_metrics["hint/taid_t"], step_metrics["loss"]) for step_metrics in run.metrics()]
+        for run in (killed, uninterrupted)
     )
-    assert found == expected and len({t for t, _ in expected}) == 4
+    assert resumed_metrics == expected and len({t for t, _ in expected}) == 4
 
 
 # ---- the teacher that starts from the student ----
@@ -111,8 +112,8 @@ def test_a_killed_taid_run_goes_on_as_the_whole_one_did(tmp_path: Path) -> None:
 
 def test_the_slow_average_starts_at_the_student_not_at_its_base(tmp_path: Path) -> None:
     small_model().save_pretrained(str(tmp_path / "base"))
-    how = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
-    student = load_student(how, tokenizer=WordTokenizer(), seed=3)
+    settings = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
+    student = load_student(settings, tokenizer=WordTokenizer(), seed=3)
     with torch.no_grad():
         for parameter in student.model.parameters():
             if parameter.requires_grad:
@@ -121,10 +122,12 @@ def test_the_slow_average_starts_at_the_student_not_at_its_base(tmp_path: Path) 
     with averaged_reference(student, ema=0.1).scoring() as model:
         teacher = project(model, final_hidden(model, ids)[0])
     with torch.no_grad():
-        own = project(student.model.eval(), final_hidden(student.model, ids)[0])
+        teacher_logits = project(student.model.eval(), final_hidden(student.model, ids)[0])
         with student.model.disable_adapter():
             base = project(student.model, final_hidden(student.model, ids)[0])
-    assert torch.allclose(teacher, own, atol=1e-5) and not torch.allclose(teacher, base, atol=1e-2)
+    assert torch.allclose(teacher, teacher_logits, atol=1e-5) and not torch.allclose(
+        teacher, base, atol=1e-2
+    )
 
 
 # ---- stop rules ----
@@ -142,8 +145,8 @@ def test_a_run_stops_where_the_clip_is_the_signal() -> None:
     )
     with pytest.raises(StoppedError) as caught:
         for step in range(4):
-            line = train_step(trainer, StepInputs(EXAMPLES, []), step=step)
-            assert line["hint/clipped"] == 1.0
+            metrics = train_step(trainer, StepInputs(EXAMPLES, []), step=step)
+            assert metrics["hint/clipped"] == 1.0
     assert step == 2 and caught.value.where == "clipped"
 
 
@@ -194,7 +197,7 @@ def test_a_control_that_nothing_would_read_is_refused(unread: dict[str, Any], by
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"hint": {"divergence": "taid", "estimator": "top_k"}}, "set estimator = full"),
         ({"hint": {"divergence": "eopd", "entry_clip": 0.1}}, "set entry_clip = 0"),
@@ -227,9 +230,9 @@ def test_a_control_that_nothing_would_read_is_refused(unread: dict[str, Any], by
     ],
 )
 def test_what_cannot_go_together_is_refused_with_its_remedy(
-    settings: dict[str, Any], words: str
+    settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(ValidationError, match=message):
         TrainSettings.model_validate(settings)
 
 
@@ -261,11 +264,11 @@ def log_sigmoid(x: Tensor) -> Tensor:
 def direct_pairs(settings: Any, model: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
     """The mean over pairs from the plain log-probs of each side."""
 
-    def response(own: Any, pair: PreferencePair, side: tuple[int, ...]) -> Tensor:
+    def response(model: Any, pair: PreferencePair, side: tuple[int, ...]) -> Tensor:
         n = len(pair.prefix_ids)
-        log = own(input_ids=torch.tensor([pair.prefix_ids + side])).logits[0].log_softmax(-1)
-        found = log[torch.arange(n - 1, n + len(side) - 1), torch.tensor(side)]
-        return found.sum() if settings.objective == "dpo" else found.mean()
+        log = model(input_ids=torch.tensor([pair.prefix_ids + side])).logits[0].log_softmax(-1)
+        logprobs = log[torch.arange(n - 1, n + len(side) - 1), torch.tensor(side)]
+        return logprobs.sum() if settings.objective == "dpo" else logprobs.mean()
 
     values = []
     for pair in PAIRS:
@@ -296,10 +299,10 @@ def direct_pairs(settings: Any, model: Any, start: Any) -> tuple[Tensor, list[Te
         {"objective": "ipo", "beta": 0.4},
         {"objective": "simpo", "beta": 2.0, "gamma": 0.7},
     ],
-    ids=lambda how: how["objective"],
+    ids=lambda case: case["objective"],
 )
 def test_pair_objectives_are_the_direct_computation(preference: dict[str, Any]) -> None:
-    found = []
+    grads_by_layout = []
     for layout in ("tree", "rows"):
         student = Student(name="test", model=make("qwen3").double(), tokenizer=WordTokenizer())
         start = copy.deepcopy(student.model).eval()
@@ -315,5 +318,5 @@ def test_pair_objectives_are_the_direct_computation(preference: dict[str, Any]) 
         ].metrics["accuracy"] in (0.0, 0.5, 1.0)
         assert gap(grads, gradient) <= 2e-6
         assert ("preference" in trainer.models.references) == (preference["objective"] != "simpo")
-        found.append(grads)
-    assert gap(*found) <= 1e-6
+        grads_by_layout.append(grads)
+    assert gap(*grads_by_layout) <= 1e-6

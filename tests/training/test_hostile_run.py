@@ -25,7 +25,7 @@ TIMEOUT_S = 500
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunDir:
-    """The run, ended; its process ends too, although threads of it hang for ever."""
+    """The finished run; its process ends too, although some of its threads hang for ever."""
     folder = tmp_path_factory.mktemp("hostile")
     begun = time.monotonic()
     subprocess.run(
@@ -41,39 +41,41 @@ def run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunD
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_run_ends_as_if_nothing_had_happened(run: RunDir) -> None:
     lines = run.metrics()
-    assert run.info()["state"] == "done" and [line["step"] for line in lines] == list(
+    assert run.info()["state"] == "done" and [metrics["step"] for metrics in lines] == list(
         range(1, STEPS + 1)
     )
-    assert [line["rollouts/episodes"] for line in lines] == [GROUPS * SIZE] * STEPS
-    assert all(line["policy/status"] == "active" and line["policy/tokens"] > 100 for line in lines)
+    assert [metrics["rollouts/episodes"] for metrics in lines] == [GROUPS * SIZE] * STEPS
+    assert all(
+        metrics["policy/status"] == "active" and metrics["policy/tokens"] > 100 for metrics in lines
+    )
     assert [step for step, _ in run.checkpoints()][-1] == STEPS
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_each_hostile_environment_costs_its_own_rollouts_and_says_why(run: RunDir) -> None:
     """Two tasks of eight hang, at their opening or in an answer, one raises."""
-    for line in run.metrics():
-        assert line["lost/env_error"] <= SIZE and SIZE <= line["lost/env_timeout"] <= 2 * SIZE
-        assert line["rollouts/lost"] == (line["lost/env_error"] + line["lost/env_timeout"]) / (
-            GROUPS * SIZE
-        )
-    words = {word for event in run.events() if event["kind"] == "lost" for word in event["words"]}
-    assert words == {"no answer within 0.3 s", "RuntimeError: ␛[31mboom␛[0m"}
+    for metrics in run.metrics():
+        assert metrics["lost/env_error"] <= SIZE and SIZE <= metrics["lost/env_timeout"] <= 2 * SIZE
+        assert metrics["rollouts/lost"] == (
+            metrics["lost/env_error"] + metrics["lost/env_timeout"]
+        ) / (GROUPS * SIZE)
+    reasons = {word for event in run.events() if event["kind"] == "lost" for word in event["words"]}
+    assert reasons == {"no answer within 0.3 s", "RuntimeError: ␛[31mboom␛[0m"}
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_what_a_policy_does_to_itself_is_counted(run: RunDir) -> None:
     lines = run.metrics()
-    assert sum(line["rollouts/refused_calls"] for line in lines) == NUM_CALLS - 8
-    assert sum(line["rollouts/cut_off"] for line in lines) * GROUPS * SIZE >= 1
+    assert sum(metrics["rollouts/refused_calls"] for metrics in lines) == NUM_CALLS - 8
+    assert sum(metrics["rollouts/cut_off"] for metrics in lines) * GROUPS * SIZE >= 1
     # half a call is answered as malformed, and penalised
-    assert all(line["rollouts/unresolvable"] > 0 for line in lines)
+    assert all(metrics["rollouts/unresolvable"] > 0 for metrics in lines)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_nothing_hostile_reaches_a_file(run: RunDir) -> None:
-    """Results are short and plain, in the sessions that were kept, in the events, in the log; 100
-    MB stand nowhere."""
+    """Results are short and plain in the kept sessions, in the events and in the log; the 100 MB
+    are nowhere."""
     sessions = [s for _, path in run.samples() for s in read_sessions(path)]
     texts = [r.text for s in sessions for t in s.turns for r in t.results]
     assert any("more characters are left out" in text for text in texts) and any(
@@ -95,7 +97,7 @@ def test_the_page_has_a_table_of_what_was_lost(run: RunDir) -> None:
     lines = run.metrics()
     for name in ("lost/env_error", "lost/env_timeout", "rollouts/refused_calls"):
         assert (
-            rows[name]["count"] == sum(line[name] for line in lines)
+            rows[name]["count"] == sum(metrics[name] for metrics in lines)
             and rows[name]["of"] == GROUPS * SIZE * STEPS
         )
     page = run_page(run_report(run.path))

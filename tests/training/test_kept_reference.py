@@ -1,5 +1,5 @@
-"""The reference's log-probs of pairs: scored once, kept by the model's hash, the same as scored
-anew, and never those of other weights."""
+"""The reference's log-probs of pairs: scored once, keyed by the model's hash, equal to a new
+scoring, and never those of other weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trainer_on(student: Student, **options: Any) -> Trainer:
     return start_trainer(make_config(**{**ONLY, **options}), student)
 
 
-def kept_by(
+def reference_of(
     trainer: Trainer, folder: Path | None, pairs: list[PreferencePair] = PAIRS
 ) -> KeptReference:
     return keep_reference(trainer, pairs, folder=folder)
@@ -59,7 +59,7 @@ def kept_by(
 def trained(
     folder: Path, name: str, student: Student, *, reference: Path | None, **options: Any
 ) -> tuple[RunDir, list[dict[str, Any]]]:
-    """The run, and its lines without what a clock says."""
+    """The run, and its metrics without those of a clock."""
     config = make_config(**{**ONLY, **options})
     run = make_run(folder, config, name=name)
     train(config, student=student, examples=EXAMPLES, pairs=PAIRS, run=run, reference=reference)
@@ -68,12 +68,12 @@ def trained(
 
 def lines_of(run: RunDir) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in line.items() if key not in ("step_s", "t")}
-        for line in run.metrics()
+        {key: value for key, value in metrics.items() if key not in ("step_s", "t")}
+        for metrics in run.metrics()
     ]
 
 
-def told_of(run: RunDir) -> tuple[int, int]:
+def reference_counts(run: RunDir) -> tuple[int, int]:
     """(made, found), of the newest launch."""
     starts = [event for event in run.events() if event["kind"] == "start"]
     return starts[-1]["reference_made"], starts[-1]["reference_found"]
@@ -82,7 +82,7 @@ def told_of(run: RunDir) -> tuple[int, int]:
 @pytest.mark.parametrize("layout", ["tree", "rows"])
 def test_they_are_the_starts_log_probs_token_by_token(layout: str) -> None:
     trainer = trainer_on(make_student(dropout=0.5), layout=layout)
-    for pair in kept_by(trainer, None).with_reference(PAIRS):
+    for pair in reference_of(trainer, None).with_reference(PAIRS):
         by_hand = []
         for side in (pair.chosen_ids, pair.rejected_ids):
             logp = log_softmax(
@@ -101,10 +101,12 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
             make_student(), preference={"weight": 1.0, "objective": objective, "anchor": 0.0}
         )
     )
-    told = kept_by(trainer, None).with_reference(PAIRS)
+    scored_pairs = reference_of(trainer, None).with_reference(PAIRS)
     (scored,), _ = channel_losses(trainer.models, collate([], PAIRS, pad_id=0), count([], PAIRS))
     del trainer.models.references["preference"]
-    (known,), _ = channel_losses(trainer.models, collate([], told, pad_id=0), count([], told))
+    (known,), _ = channel_losses(
+        trainer.models, collate([], scored_pairs, pad_id=0), count([], scored_pairs)
+    )
     assert torch.allclose(known.values, scored.values, atol=1e-6) and scored.values.std() > 1e-4
     assert known.metrics["chosen_logratio"].abs().max() > 1e-3 and torch.allclose(
         known.metrics["chosen_logratio"], scored.metrics["chosen_logratio"], atol=1e-5
@@ -114,47 +116,50 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
 def test_a_run_on_kept_log_probs_is_the_run_that_made_them_bit_for_bit(tmp_path: Path) -> None:
     folder = tmp_path / "reference"
     runs = [
-        trained(tmp_path, name, make_student(), reference=where)
-        for name, where in (("a", folder), ("b", folder), ("c", None))
+        trained(tmp_path, name, make_student(), reference=reference_dir)
+        for name, reference_dir in (("a", folder), ("b", folder), ("c", None))
     ]
-    assert [told_of(run) for run, _ in runs] == [(3, 0), (0, 3), (3, 0)]
+    assert [reference_counts(run) for run, _ in runs] == [(3, 0), (0, 3), (3, 0)]
     assert runs[0][1] == runs[1][1] == runs[2][1] and len(runs[0][1]) == 4
-    assert {line["preference/tokens"] > 0 for line in runs[0][1]} == {True}
+    assert {metrics["preference/tokens"] > 0 for metrics in runs[0][1]} == {True}
 
 
 def test_other_weights_find_nothing_of_the_first_ones(tmp_path: Path) -> None:
     folder = tmp_path / "reference"
     first, _ = trained(tmp_path, "first", make_student(), reference=folder)
-    other, lines = trained(tmp_path, "other", make_student(seed=1), reference=folder)
+    other_run, lines = trained(tmp_path, "other", make_student(seed=1), reference=folder)
     alone, expected = trained(tmp_path, "alone", make_student(seed=1), reference=None)
-    assert told_of(first) == told_of(other) == told_of(alone) == (3, 0) and lines == expected
+    assert (
+        reference_counts(first) == reference_counts(other_run) == reference_counts(alone) == (3, 0)
+        and lines == expected
+    )
     assert len(list(folder.glob("*.safetensors"))) == 2
 
 
 def test_a_pair_encoded_otherwise_is_made_and_the_others_are_found(tmp_path: Path) -> None:
     """The same id and lengths, one token of its context another one."""
-    first = kept_by(trainer_on(make_student()), tmp_path)
+    first = reference_of(trainer_on(make_student()), tmp_path)
     changed = dataclasses.replace(
         PAIRS[0], prefix_ids=(PAIRS[0].prefix_ids[0] + 1, *PAIRS[0].prefix_ids[1:])
     )
-    again = kept_by(trainer_on(make_student()), tmp_path, [changed, *PAIRS[1:]])
+    again = reference_of(trainer_on(make_student()), tmp_path, [changed, *PAIRS[1:]])
     assert (first.num_scored, again.num_scored, again.num_loaded) == (3, 1, 2)
     assert (
         again.with_reference([changed])[0].reference != first.with_reference(PAIRS[:1])[0].reference
     )
-    assert kept_by(trainer_on(make_student()), tmp_path).num_loaded == 3, (
+    assert reference_of(trainer_on(make_student()), tmp_path).num_loaded == 3, (
         "what was found before is still there"
     )
 
 
 @pytest.mark.parametrize("change", ["layout", "model"])
 def test_what_would_change_a_last_bit_is_another_file(change: str, tmp_path: Path) -> None:
-    kept_by(trainer_on(make_student(), layout="tree"), tmp_path)
+    reference_of(trainer_on(make_student(), layout="tree"), tmp_path)
     student = make_student()
     if change == "model":
         student.model.config.rms_norm_eps *= 2
     assert (
-        kept_by(
+        reference_of(
             trainer_on(student, layout="rows" if change == "layout" else "tree"), tmp_path
         ).num_loaded
         == 0
@@ -162,18 +167,19 @@ def test_what_would_change_a_last_bit_is_another_file(change: str, tmp_path: Pat
 
 
 def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
-    kept_by(trainer_on(make_student()), tmp_path)
+    reference_of(trainer_on(make_student()), tmp_path)
     (path,) = tmp_path.glob("*.safetensors")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    good_bytes = path.read_bytes()
+    path.write_bytes(good_bytes[: len(good_bytes) // 2])
     assert (
-        kept_by(trainer_on(make_student()), tmp_path).num_scored == 3 and path.read_bytes() == whole
+        reference_of(trainer_on(make_student()), tmp_path).num_scored == 3
+        and path.read_bytes() == good_bytes
     )
 
 
 def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> None:
-    """Not the weights of the checkpoint: the resumed run finds what the first launch made, and goes
-    on as a run that was never stopped."""
+    """Not by the weights of the checkpoint: the resumed run finds the log-probs of the first
+    launch, and continues like an undisturbed run."""
     base = tmp_path / "base"
     small_model().save_pretrained(str(base))
     settings = StudentSettings(model=str(base), lora=LoraSettings(rank=2, alpha=8))
@@ -206,16 +212,16 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
                 accept_changes=True,
             )
         runs.append(open_run(run.path))
-    assert [line["preference/loss"] for line in runs[0].metrics()] == [
-        line["preference/loss"] for line in runs[1].metrics()
+    assert [metrics["preference/loss"] for metrics in runs[0].metrics()] == [
+        metrics["preference/loss"] for metrics in runs[1].metrics()
     ]
-    assert told_of(runs[1]) == (0, 3)
+    assert reference_counts(runs[1]) == (0, 3)
     plain = AutoModelForCausalLM.from_pretrained(str(base))
     lora = trainer_on(load_student(settings, tokenizer=WordTokenizer(), seed=3))
     full = trainer_on(Student(name="full", model=plain, tokenizer=WordTokenizer()))
     for with_adapters, without in zip(
-        kept_by(lora, None).with_reference(PAIRS),
-        kept_by(full, None).with_reference(PAIRS),
+        reference_of(lora, None).with_reference(PAIRS),
+        reference_of(full, None).with_reference(PAIRS),
         strict=True,
     ):
         assert with_adapters.reference == pytest.approx(without.reference, abs=1e-6)
@@ -224,18 +230,18 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
 def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[bool] = []
+    recorded: list[bool] = []
 
-    def looking(trainer: Trainer, *given: Any, **how: Any) -> Any:
-        seen.append("preference" in trainer.models.references)
-        return step(trainer, *given, **how)
+    def looking(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+        recorded.append("preference" in trainer.models.references)
+        return step(trainer, *args, **kwargs)
 
     from composer_replication.training import loop
 
     step = loop.train_step
     monkeypatch.setattr(loop, "train_step", looking)
     trained(tmp_path, "dpo", make_student(), reference=tmp_path / "kept")
-    assert seen == [False] * 4
+    assert recorded == [False] * 4
     run, _ = trained(
         tmp_path,
         "simpo",
@@ -249,9 +255,9 @@ def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(
 def test_log_probs_of_another_length_are_refused() -> None:
     with pytest.raises(AlignmentError, match="3 log-probs of the reference for 9 tokens"):
         dataclasses.replace(PAIRS[0], reference=(-1.0, -2.0, -3.0))
-    told = dataclasses.replace(PAIRS[0], reference=(-1.0,) * 9)
+    bad_pair = dataclasses.replace(PAIRS[0], reference=(-1.0,) * 9)
     with pytest.raises(AlignmentError, match="1 of 2 pairs"):
-        collate([], [told, PAIRS[1]], pad_id=0)
+        collate([], [bad_pair, PAIRS[1]], pad_id=0)
 
 
 def test_only_the_pairs_that_a_run_draws_are_scored(tmp_path: Path) -> None:
@@ -266,4 +272,4 @@ def test_only_the_pairs_that_a_run_draws_are_scored(tmp_path: Path) -> None:
         pairs=[make_pair(i) for i in range(9)],
         run=run,
     )
-    assert told_of(run) == (2, 0)
+    assert reference_counts(run) == (2, 0)

@@ -20,9 +20,9 @@ from tests.training.test_resume import same
 pytestmark = pytest.mark.train
 CHOSEN = [
     "op os.rename checkpoints/.step_000000.part",  # before the first checkpoint
-    "op os.rename .run.json",  # before a launch has said that it began
+    "op os.rename .run.json",  # before a launch has written its first event
     "reply 4",  # in the middle of the first rollouts
-    "op open tokens/.watched.jsonl",  # while what is watched is written down
+    "op open tokens/.watched.jsonl",  # while the watched sites are written
     "op open tokens/.step_000000.json",  # it is written down, its first table is not
     'torn "step":2,',  # in the middle of a line of metrics
     "op os.mkdir checkpoints/.step_000002.part",  # between a line and its checkpoint
@@ -51,13 +51,13 @@ def digest(path: Path) -> str:
 
 def files(run: RunDir, *folders: str) -> dict[str, str]:
     """Hash of every file below some folders of a run, by path."""
-    found = [
+    paths = [
         p
         for name in folders
         for p in sorted((run.path / name).rglob("*"))
         if p.is_file() and p.name != "trainer.json"
     ]
-    return {p.relative_to(run.path).as_posix(): digest(p) for p in found}
+    return {p.relative_to(run.path).as_posix(): digest(p) for p in paths}
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +77,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Pat
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_undisturbed_run_feeds_three_channels_from_its_own_rollouts(runs: Path) -> None:
     lines = RunDir(runs / "runs" / "whole").metrics()
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] and len(
-        {line["rollouts/entropy"] for line in lines}
+    assert [metrics["step"] for metrics in lines] == [1, 2, 3, 4, 5] and len(
+        {metrics["rollouts/entropy"] for metrics in lines}
     ) == 5
     for name in ("policy", "hint", "preference"):
-        assert any(line[f"{name}/status"] == "active" for line in lines)
+        assert any(metrics[f"{name}/status"] == "active" for metrics in lines)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -93,10 +93,12 @@ def test_a_run_that_is_killed_again_and_again_is_the_undisturbed_run(name: str, 
         **dict.fromkeys(PLACES[name], -signal.SIGKILL),
         "end": 0,
     }
-    whole, killed = RunDir(runs / "runs" / "whole"), RunDir(runs / "runs" / name)
-    assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.metrics()]
+    uninterrupted, killed = RunDir(runs / "runs" / "whole"), RunDir(runs / "runs" / name)
+    assert [same(metrics) for metrics in killed.metrics()] == [
+        same(metrics) for metrics in uninterrupted.metrics()
+    ]
     assert files(killed, "checkpoints", "samples", "tokens") == files(
-        whole, "checkpoints", "samples", "tokens"
+        uninterrupted, "checkpoints", "samples", "tokens"
     )
     assert (
         1 < killed.info()["attempts"] <= len(PLACES[name]) + 1 and killed.info()["state"] == "done"

@@ -64,14 +64,14 @@ def check_layouts(
 ) -> None:
     """Both layouts on their own copy of one student: values and gradients of all channels
     together."""
-    (found, gradients), (expected, wanted) = (
+    (losses, gradients), (expected, wanted) = (
         outcome(trainer_of(student(), layout, **train), data) for layout in ("tree", "rows")
     )
     for name in CHANNELS:
-        assert found[name].tokens == expected[name].tokens > 0
-        assert found[name].loss == pytest.approx(expected[name].loss, rel=within, abs=within)
-        assert found[name].grad_norm == pytest.approx(expected[name].grad_norm, rel=10 * within)
-        assert found[name].metrics == pytest.approx(expected[name].metrics, rel=within, abs=within)
+        assert losses[name].tokens == expected[name].tokens > 0
+        assert losses[name].loss == pytest.approx(expected[name].loss, rel=within, abs=within)
+        assert losses[name].grad_norm == pytest.approx(expected[name].grad_norm, rel=10 * within)
+        assert losses[name].metrics == pytest.approx(expected[name].metrics, rel=within, abs=within)
     assert gap(gradients, wanted) <= within
 
 
@@ -129,11 +129,11 @@ def test_sliding_windows(family: str) -> None:
 
 def test_lora_whose_teacher_is_its_start(tmp_path: Path) -> None:
     small_model().save_pretrained(str(tmp_path / "base"))
-    how = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
+    settings = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
 
     def student() -> Student:
-        made = load_student(how, tokenizer=WordTokenizer(), seed=3)
-        return dataclasses.replace(made, model=made.model.double())
+        loaded = load_student(settings, tokenizer=WordTokenizer(), seed=3)
+        return dataclasses.replace(loaded, model=loaded.model.double())
 
     for teacher in ("frozen", "live"):
         check_layouts(student, sessions(2, 3), hint={"weight": 1.0, "teacher": teacher})
@@ -141,9 +141,9 @@ def test_lora_whose_teacher_is_its_start(tmp_path: Path) -> None:
 
 def test_gradient_checkpointing() -> None:
     def student() -> Student:
-        made = exact_student()
-        made.model.gradient_checkpointing_enable({"use_reentrant": False})
-        return made
+        checkpointed = exact_student()
+        checkpointed.model.gradient_checkpointing_enable({"use_reentrant": False})
+        return checkpointed
 
     check_layouts(student, sessions(4, 5))
 
@@ -154,7 +154,7 @@ def test_cutting_a_step_into_trees_changes_nothing(objective: str) -> None:
     trainer = trainer_of(
         exact_student(), "tree", preference={"weight": 1.0, "objective": objective}
     )
-    found, gradients = outcome(trainer, data)
+    losses, gradients = outcome(trainer, data)
     for micro_tokens in (64, 90, 200):
         small = trainer_of(
             exact_student(),
@@ -165,10 +165,10 @@ def test_cutting_a_step_into_trees_changes_nothing(objective: str) -> None:
         again, again_gradients = outcome(small, data)
         assert gap(again_gradients, gradients) <= 1e-6
         assert all(
-            again[name].loss == pytest.approx(found[name].loss, rel=1e-7) for name in CHANNELS
+            again[name].loss == pytest.approx(losses[name].loss, rel=1e-7) for name in CHANNELS
         )
         assert all(
-            again[name].grad_norm == pytest.approx(found[name].grad_norm, rel=1e-6)
+            again[name].grad_norm == pytest.approx(losses[name].grad_norm, rel=1e-6)
             for name in CHANNELS
         )
 
@@ -182,77 +182,79 @@ def test_channels_share_the_leaves_and_nothing_else(layout: str) -> None:
     together, gradients = outcome(trainer, data, scales)
     sums = [torch.zeros_like(g) for g in gradients]
     for name, scale in scales.items():
-        alone, own = outcome(trainer, data, {name: 3.0 * scale})
+        alone, scaled = outcome(trainer, data, {name: 3.0 * scale})
         assert (
             alone[name].grad_norm == pytest.approx(together[name].grad_norm, rel=1e-9)
             and together[name].grad_norm > 0
         )
-        assert max(float(g.abs().max()) for g in own) > 1e-6
-        sums = [a + b / 3.0 for a, b in zip(sums, own, strict=True)]
+        assert max(float(g.abs().max()) for g in scaled) > 1e-6
+        sums = [a + b / 3.0 for a, b in zip(sums, scaled, strict=True)]
     assert gap(sums, gradients) <= 1e-6
 
 
 # ---- which passes are made ----
 
 
-def passes_made(
+def forward_passes(
     monkeypatch: pytest.MonkeyPatch, student: Student, **train: Any
 ) -> list[tuple[int, bool, bool]]:
     """(tokens, with gradient, on a cache) of each forward of a step's one micro-batch."""
-    made: list[tuple[int, bool, bool]] = []
+    passes: list[tuple[int, bool, bool]] = []
     original = tree_module.tree_hidden
 
-    def spying(model: Any, plan: Any, **how: Any) -> torch.Tensor:
-        made.append((plan.size, torch.is_grad_enabled(), plan.cached is not None))
-        return original(model, plan, **how)
+    def spying(model: Any, plan: Any, **kwargs: Any) -> torch.Tensor:
+        passes.append((plan.size, torch.is_grad_enabled(), plan.cached is not None))
+        return original(model, plan, **kwargs)
 
     monkeypatch.setattr(passes_module, "tree_hidden", spying)
     trainer = trainer_of(student, "tree", **train)
     examples, pairs = sessions(1)
     batch = collate(examples, pairs, pad_id=0)
     run_passes(trainer.models, batch, RequiredForwards.of(trainer.settings, batch))
-    return made
+    return passes
 
 
 def test_a_live_teacher_reads_only_the_hints_and_a_frozen_one_is_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    student, live, reference = passes_made(monkeypatch, make_student())
+    student, live, reference = forward_passes(monkeypatch, make_student())
     assert (
         student[1:] == (True, False)
         and live[1:] == (False, True)
         and reference[1:] == (False, False)
         and live[0] < student[0] / 2
     )
-    again, both = passes_made(
+    again, frozen_hint = forward_passes(
         monkeypatch, make_student(), hint={"weight": 1.0, "teacher": "frozen"}
     )
     assert (
         again == student
-        and both[1:] == (False, False)
-        and reference[0] < both[0] <= reference[0] + student[0] + live[0]
+        and frozen_hint[1:] == (False, False)
+        and reference[0] < frozen_hint[0] <= reference[0] + student[0] + live[0]
     )
-    _, ema, own = passes_made(monkeypatch, make_student(), hint={"weight": 1.0, "teacher": "ema"})
-    assert own == reference and ema[1:] == (False, False)
+    _, ema, ema_passes = forward_passes(
+        monkeypatch, make_student(), hint={"weight": 1.0, "teacher": "ema"}
+    )
+    assert ema_passes == reference and ema[1:] == (False, False)
 
 
 def test_with_dropout_the_live_teacher_scores_the_trunk_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, teacher, _ = passes_made(monkeypatch, make_student(dropout=0.5))
+    _, teacher, _ = forward_passes(monkeypatch, make_student(dropout=0.5))
     assert teacher[1:] == (False, False)
 
 
 def test_a_rejected_turn_of_the_session_costs_nothing() -> None:
     example = make_example(0, length=40, hints=0)
-    own = PreferencePair(
+    pair = PreferencePair(
         id="p",
         session_id="s0",
         prefix_ids=example.ids[:20],
         chosen_ids=(2, 3),
         rejected_ids=example.ids[20:24],
     )
-    (tree,) = session_trees([example], [own], micro_tokens=1000)
+    (tree,) = session_trees([example], [pair], micro_tokens=1000)
     assert tree.tokens == 42
 
 
@@ -288,10 +290,10 @@ def test_nothing_is_lost_cut_or_too_long_on_any_rank(
 
 def test_a_session_stays_in_one_forward_where_it_fits() -> None:
     examples, pairs = sessions(1, 2, 3)
-    for part, own in pack_micro_batches(
+    for part, part_pairs in pack_micro_batches(
         session_trees(examples, pairs, micro_tokens=110), micro_tokens=110
     ):
-        assert {p.session_id for p in own} <= {e.session_id for e in part}
+        assert {p.session_id for p in part_pairs} <= {e.session_id for e in part}
 
 
 def test_the_sizes_of_the_plan_are_those_that_trees_are_cut_by() -> None:
@@ -315,18 +317,18 @@ def test_the_sizes_of_the_plan_are_those_that_trees_are_cut_by() -> None:
 
 def test_what_shares_a_trunk_is_counted() -> None:
     data = make_session(1, turns=12)
-    found = measure_sharing(*data)
-    assert found == Sharing(sites=len(data[0][0].hints), pairs=len(data[1]), pairs_alone=1)
-    assert "1 pairs bring a context of their own" in found.text()
+    sharing = measure_sharing(*data)
+    assert sharing == Sharing(sites=len(data[0][0].hints), pairs=len(data[1]), pairs_alone=1)
+    assert "1 pairs bring a context of their own" in sharing.text()
     assert measure_sharing([], [make_pair(0)]).pairs_alone == 1
-    (whole,) = data[0]
+    (example,) = data[0]
     # a single other token is a context of its own
-    for prefix_ids, alone in ((whole.ids[:9], 0), ((*whole.ids[:9], 1 + whole.ids[9]), 1)):
-        pair = replace(make_pair(0), session_id=whole.session_id, prefix_ids=prefix_ids)
-        assert measure_sharing([whole], [pair]).pairs_alone == alone
+    for prefix_ids, alone in ((example.ids[:9], 0), ((*example.ids[:9], 1 + example.ids[9]), 1)):
+        pair = replace(make_pair(0), session_id=example.session_id, prefix_ids=prefix_ids)
+        assert measure_sharing([example], [pair]).pairs_alone == alone
 
 
-# ---- where a tree is not exact ----
+# ---- models for which a tree is not exact ----
 
 
 def test_a_model_with_state_falls_back_to_rows_and_says_why(tmp_path: Path) -> None:
@@ -340,9 +342,13 @@ def test_a_model_with_state_falls_back_to_rows_and_says_why(tmp_path: Path) -> N
     )
     (start,) = [e for e in run.events() if e["kind"] == "start"]
     assert start["layout"] == "rows" and "linear_attention layers" in start["why_rows"]
-    other = make_run(tmp_path, config, name="tree")
+    fallback = make_run(tmp_path, config, name="tree")
     train(
-        config, student=make_student(), examples=[make_example(0)], pairs=[make_pair(0)], run=other
+        config,
+        student=make_student(),
+        examples=[make_example(0)],
+        pairs=[make_pair(0)],
+        run=fallback,
     )
-    (start,) = [e for e in other.events() if e["kind"] == "start"]
+    (start,) = [e for e in fallback.events() if e["kind"] == "start"]
     assert start["layout"] == "tree" and "sites" in start["sharing"] and "why_rows" not in start

@@ -1,5 +1,5 @@
-"""The producer of live training, on scripted players: what becomes of a rollout, and that nothing
-else does."""
+"""The rollout source on scripted players: how a rollout becomes examples, and that nothing else is
+trained on."""
 
 from __future__ import annotations
 
@@ -50,24 +50,26 @@ def played(
     *,
     step: int = 0,
     sample: Any = careless_sample,
-    kept: frozenset[str] | None = None,
+    strong_kinds: frozenset[str] | None = None,
     **options: Any,
 ) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
-        return make_live(world, live_config(**options), kept=kept).step(None, step=step)
+        return make_live(world, live_config(**options), strong_kinds=strong_kinds).step(
+            None, step=step
+        )
 
 
 @pytest.fixture(scope="module")
-def made(world: TaskSource) -> LiveStep:
+def live_step(world: TaskSource) -> LiveStep:
     return played(world)
 
 
-def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveStep) -> None:
-    by_name = {e.id: e for e in made.examples}
+def test_each_sampled_message_is_an_action_with_its_groups_advantage(live_step: LiveStep) -> None:
+    by_name = {e.id: e for e in live_step.examples}
     kinds = {"flat": 0, "mixed": 0}
-    for start in range(0, len(made.rollouts), 4):
-        group = made.rollouts[start : start + 4]
+    for start in range(0, len(live_step.rollouts), 4):
+        group = live_step.rollouts[start : start + 4]
         rewards = [r.reward for r in group]
         flat = len(set(rewards)) == 1
         kinds["flat" if flat else "mixed"] += 1
@@ -94,24 +96,24 @@ def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveS
 
 
 def test_flat_groups_count_and_still_give_hint_views(world: TaskSource) -> None:
-    made = played(world, step=1, groups=8)
+    live_step = played(world, step=1, groups=8)
     flat = [
-        made.rollouts[i : i + 4]
+        live_step.rollouts[i : i + 4]
         for i in range(0, 32, 4)
-        if len({r.reward for r in made.rollouts[i : i + 4]}) == 1
+        if len({r.reward for r in live_step.rollouts[i : i + 4]}) == 1
     ]
-    assert flat and made.num_rollouts == 32 == made.metrics["rollouts/episodes"]
-    assert made.metrics["rollouts/flat"] == len(flat) / 8
+    assert flat and live_step.num_rollouts == 32 == live_step.metrics["rollouts/episodes"]
+    assert live_step.metrics["rollouts/flat"] == len(flat) / 8
     names = {r.session.id for group in flat for r in group}
-    from_flat = [e for e in made.examples if e.id in names]
+    from_flat = [e for e in live_step.examples if e.id in names]
     assert from_flat and all(e.hints and not e.actions for e in from_flat)
-    assert made.metrics["rollouts/success"] == sum(r.reward for r in made.rollouts) / 32
+    assert live_step.metrics["rollouts/success"] == sum(r.reward for r in live_step.rollouts) / 32
 
 
-def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) -> None:
-    sessions: dict[str, Session] = {s.id: s for s in made.sessions}
-    decode, views = renderer().codec.decode, [(e, v) for e in made.examples for v in e.hints]
-    assert len(views) == made.metrics["sites/used"] >= 4
+def test_views_are_of_the_mistaken_messages_and_hold_no_error(live_step: LiveStep) -> None:
+    sessions: dict[str, Session] = {s.id: s for s in live_step.sessions}
+    decode, views = renderer().codec.decode, [(e, v) for e in live_step.examples for v in e.hints]
+    assert len(views) == live_step.metrics["sites/used"] >= 4
     for example, view in views:
         turn = int(view.site_id.removeprefix(example.session_id).split(":")[1])
         message = sessions[example.session_id].turns[turn]
@@ -129,10 +131,12 @@ def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) ->
         assert "Reminder" in decode(list(view.hint_ids))
 
 
-def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, made: LiveStep) -> None:
-    assert played(world) == made
-    other = played(world, step=1)
-    assert {r.task_id for r in other.rollouts}.isdisjoint(r.task_id for r in made.rollouts)
+def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, live_step: LiveStep) -> None:
+    assert played(world) == live_step
+    other_step = played(world, step=1)
+    assert {r.task_id for r in other_step.rollouts}.isdisjoint(
+        r.task_id for r in live_step.rollouts
+    )
 
 
 def test_weights_decide_what_is_made(world: TaskSource) -> None:
@@ -144,19 +148,19 @@ def test_weights_decide_what_is_made(world: TaskSource) -> None:
 
 
 def test_more_sites_than_asked_for_are_drawn_from_and_counted(
-    world: TaskSource, made: LiveStep
+    world: TaskSource, live_step: LiveStep
 ) -> None:
     few_sites = played(world, hint_sites=3)
     chosen = {v.site_id for e in few_sites.examples for v in e.hints}
     assert len(chosen) == 3 == few_sites.metrics["sites/used"]
-    assert few_sites.metrics["sites/not_drawn"] == made.metrics["sites/used"] - 3 > 0
-    whole = [v.site_id for e in made.examples for v in e.hints]
-    assert chosen < set(whole) and chosen != set(whole[:3])
+    assert few_sites.metrics["sites/not_drawn"] == live_step.metrics["sites/used"] - 3 > 0
+    site_ids = [v.site_id for e in live_step.examples for v in e.hints]
+    assert chosen < set(site_ids) and chosen != set(site_ids[:3])
 
 
 def test_the_hints_of_one_message_are_drawn_together() -> None:
-    """One message is one view: drawn apart, its other mistake would be left without its hint. The
-    draws of a seed stay what they are: a resumed run must draw again what it drew."""
+    """One message is one view: drawn separately, its other mistake would lose its hint. The draws
+    of a seed must not change: a resumed run repeats them."""
     sites = {
         s.id: s
         for turn in (1, 3, 5, 7)
@@ -185,41 +189,43 @@ def test_the_hints_of_one_message_are_drawn_together() -> None:
 
 
 def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(
-    world: TaskSource, made: LiveStep
+    world: TaskSource, live_step: LiveStep
 ) -> None:
-    kinds = [v.kind for e in made.examples for v in e.hints]
-    assert len(set(kinds)) == 2 and made.metrics["sites/weak"] == 0
+    kinds = [v.kind for e in live_step.examples for v in e.hints]
+    assert len(set(kinds)) == 2 and live_step.metrics["sites/weak"] == 0
     for kind in sorted(set(kinds)):
-        gated = played(world, kept=frozenset({kind}))
+        gated = played(world, strong_kinds=frozenset({kind}))
         assert {v.kind for e in gated.examples for v in e.hints} == {kind}
         assert gated.metrics["sites/weak"] == len(kinds) - kinds.count(kind) and gated.metrics[
             "sites/used"
         ] == kinds.count(kind)
-        assert gated.metrics["sites/found"] == made.metrics["sites/found"]
+        assert gated.metrics["sites/found"] == live_step.metrics["sites/found"]
 
 
 def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: TaskSource) -> None:
-    made = played(world, sample=perfect_sample)
-    assert made.examples == () and made.num_rollouts == 12
+    live_step = played(world, sample=perfect_sample)
+    assert live_step.examples == () and live_step.num_rollouts == 12
     assert (
-        made.metrics["rollouts/success"] == 1.0
-        and made.metrics["rollouts/flat"] == 1.0
-        and made.metrics["rollouts/all_failed_groups"] == 0
+        live_step.metrics["rollouts/success"] == 1.0
+        and live_step.metrics["rollouts/flat"] == 1.0
+        and live_step.metrics["rollouts/all_failed_groups"] == 0
     )
     assert (
-        made.metrics["rollouts/unresolvable"] == 0 and made.metrics["rollouts/valid_calls"] == 1.0
+        live_step.metrics["rollouts/unresolvable"] == 0
+        and live_step.metrics["rollouts/valid_calls"] == 1.0
     )
-    assert made.metrics["family/C"] == 0 and made.metrics["sites/found"] == 0
+    assert live_step.metrics["family/C"] == 0 and live_step.metrics["sites/found"] == 0
 
 
-def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
-    rollout = next(r for r in made.rollouts if len(r.ids) > 200)
+def test_ids_that_were_not_sampled_are_an_error(live_step: LiveStep) -> None:
+    rollout = next(r for r in live_step.rollouts if len(r.ids) > 200)
     changed = dataclasses.replace(
         rollout, ids=(*rollout.ids[:199], rollout.ids[199] + 1, *rollout.ids[200:])
     )
     with pytest.raises(AlignmentError, match="from token 199 on"):
         check_rendered_ids(
-            dataclasses.replace(made.examples[0], ids=rollout.ids, hints=(), actions=()), changed
+            dataclasses.replace(live_step.examples[0], ids=rollout.ids, hints=(), actions=()),
+            changed,
         )
     last = rollout.ids[-1]
     with pytest.raises(AlignmentError, match="are not those of the sampled message"):
@@ -233,13 +239,13 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSourc
         ConfigError, match=r"needs 1024 tokens in one forward, train.micro_tokens is 1000"
     ):
         make_live(world, live_config(train={"micro_tokens": 1000}))
-    whole = played(world)
-    longest = max(v.span[1] + len(v.hint_ids) for e in whole.examples for v in e.hints)
+    full_step = played(world)
+    longest = max(v.span[1] + len(v.hint_ids) for e in full_step.examples for v in e.hints)
     tight = played(world, train={"micro_tokens": longest - 1}, max_context_tokens=64)
     assert (
         tight.metrics["sites/not_built"] >= 1
         and tight.metrics["sites/used"] + tight.metrics["sites/not_built"]
-        == whole.metrics["sites/used"]
+        == full_step.metrics["sites/used"]
     )
 
 
@@ -247,8 +253,8 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSourc
 
 
 def test_only_training_tasks_are_played(world: TaskSource) -> None:
-    made = played(world, groups=12)
-    assert all(r.task_id.startswith("workshop-train-") for r in made.rollouts)
+    live_step = played(world, groups=12)
+    assert all(r.task_id.startswith("workshop-train-") for r in live_step.rollouts)
     monitor = [make().task_id for make in world.monitor(3, 10)]
     assert all(name.startswith("workshop-monitor-") for name in monitor) and len(set(monitor)) == 10
 
@@ -261,9 +267,9 @@ def test_a_held_out_task_is_refused(split: Any, monkeypatch: pytest.MonkeyPatch)
     wanted = split
     with pytest.raises(DataError, match="a held-out task reached training"):
         next(training_tasks(1))
-    told = dataclasses.replace(make_task(1, split="heldout"), split="train")
+    leaked_task = dataclasses.replace(make_task(1, split="heldout"), split="train")
     with pytest.raises(DataError, match="tool set is held out"):
-        check_trainable(told)
+        check_trainable(leaked_task)
 
 
 def test_an_environment_that_does_not_exist() -> None:
@@ -274,21 +280,18 @@ def test_an_environment_that_does_not_exist() -> None:
 # ---- numbers ----
 
 
-def test_unresolvable_calls_are_counted_from_the_sessions(made: LiveStep) -> None:
-    rollout = made.rollouts[0]
+def test_unresolvable_calls_are_counted_from_the_sessions(live_step: LiveStep) -> None:
+    rollout = live_step.rollouts[0]
     assert num_unresolvable(rollout) == 0
-    words = {
-        "<tool_use_error>File does not exist.</tool_use_error>": 1,
-        "<tool_use_error>String to replace not found in file.\nString: x</tool_use_error>": 1,
-        "<tool_use_error>Found 2 matches of the string to replace, but only one can be replaced.</tool_use_error>": (
-            1
-        ),
-        "<tool_use_error>Error: No such tool available: cat</tool_use_error>": 0,
-        "<tool_use_error>File has not been read yet. Read it first before writing to it.</tool_use_error>": (
-            0
-        ),
+    messages = {
+        "File does not exist.": 1,
+        "String to replace not found in file.\nString: x": 1,
+        "Found 2 matches of the string to replace, but only one can be replaced.": 1,
+        "Error: No such tool available: cat": 0,
+        "File has not been read yet. Read it first before writing to it.": 0,
     }
-    for text, counted in words.items():
+    for message, counted in messages.items():
+        text = f"<tool_use_error>{message}</tool_use_error>"
         assert num_unresolvable(with_error(rollout, text)) == counted, text
     assert (
         num_unresolvable(
@@ -323,28 +326,30 @@ def with_error(rollout: Rollout, text: str, *, tool: str = "") -> Rollout:
     )
 
 
-def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
-    calls = sum(len(turn.calls) for s in made.sessions for turn in s.turns)
-    facts = behaviour_metrics(made.rollouts, families=METADATA.families)
+def test_rates_are_over_all_calls_of_the_rollouts(live_step: LiveStep) -> None:
+    calls = sum(len(turn.calls) for s in live_step.sessions for turn in s.turns)
+    facts = behaviour_metrics(live_step.rollouts, families=METADATA.families)
     assert (
         facts["rollouts/valid_calls"]
-        == sum(r.measures["valid_calls"] for r in made.rollouts) / calls
+        == sum(r.measures["valid_calls"] for r in live_step.rollouts) / calls
     )
     assert 0 < facts["rollouts/changing_calls"] < 0.5
-    logprobs = [p for s in made.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs]
+    logprobs = [
+        p for s in live_step.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs
+    ]
     assert facts["rollouts/entropy"] == pytest.approx(-sum(logprobs) / len(logprobs))
     assert "rollouts/valid_calls" not in behaviour_metrics(
-        [dataclasses.replace(r, measures={}) for r in made.rollouts]
+        [dataclasses.replace(r, measures={}) for r in live_step.rollouts]
     )
-    assert facts["family/A"] == sum(r.measures["A_made"] for r in made.rollouts) / sum(
-        r.measures["A_open"] for r in made.rollouts
+    assert facts["family/A"] == sum(r.measures["A_made"] for r in live_step.rollouts) / sum(
+        r.measures["A_open"] for r in live_step.rollouts
     )
 
 
-def test_samples_are_one_episode_of_each_group(made: LiveStep) -> None:
-    assert [s.id for s in pick_sessions(made, group_size=4, count=2)] == [
-        made.sessions[0].id,
-        made.sessions[4].id,
+def test_samples_are_one_episode_of_each_group(live_step: LiveStep) -> None:
+    assert [s.id for s in pick_sessions(live_step, group_size=4, count=2)] == [
+        live_step.sessions[0].id,
+        live_step.sessions[4].id,
     ]
 
 
@@ -362,14 +367,14 @@ def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource)
     }
     assert len(views["false"]) + false.metrics["sites/no_donor"] == len(views["true"])
     for site_id, view in views["false"].items():
-        own = views["true"][site_id]
+        true_view = views["true"][site_id]
         assert (view.at, view.span, view.target_ids, view.kind) == (
-            own.at,
-            own.span,
-            own.target_ids,
-            own.kind,
+            true_view.at,
+            true_view.span,
+            true_view.target_ids,
+            true_view.kind,
         )
-        assert view.hint_ids != own.hint_ids
+        assert view.hint_ids != true_view.hint_ids
     assert {v.hint_ids for v in views["false"].values()} <= {
         v.hint_ids for v in views["true"].values()
     }
@@ -380,22 +385,24 @@ def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource)
 
 def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None:
     true, false = played(world), played(world, train={"placebo": ("neutral_hints",)})
-    own = {v.site_id: v for e in true.examples for v in e.hints}
+    true_hints = {v.site_id: v for e in true.examples for v in e.hints}
     views = [v for e in false.examples for v in e.hints]
-    assert len(views) == len(own)
+    assert len(views) == len(true_hints)
     for view in views:
-        assert abs(len(view.hint_ids) - len(own[view.site_id].hint_ids)) <= 1
+        assert abs(len(view.hint_ids) - len(true_hints[view.site_id].hint_ids)) <= 1
         assert "Please go on" in renderer().codec.decode(list(view.hint_ids))
 
 
-@pytest.mark.parametrize("how", ["permuted_rewards", "random_rewards"])
-def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, how: str) -> None:
-    true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (how,)})
-    # what is shown is what was earned
+@pytest.mark.parametrize("placebo", ["permuted_rewards", "random_rewards"])
+def test_the_reward_placebo_decides_advantages_and_flatness(
+    world: TaskSource, placebo: str
+) -> None:
+    true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (placebo,)})
+    # the reported reward is the true one
     assert false.metrics["rollouts/success"] == true.metrics["rollouts/success"]
 
-    def signs(made: LiveStep) -> dict[str, float]:
-        return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
+    def signs(live_step: LiveStep) -> dict[str, float]:
+        return {e.id: e.actions[0].advantage for e in live_step.examples if e.actions}
 
     assert signs(true) != signs(false)
     assert false.metrics["rollouts/flat"] == 1 - len(signs(false)) / 32
@@ -407,13 +414,28 @@ def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, h
 
 def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     makers = world.train(5)
-    groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
-        None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip
-    found = group_advantages(groups, placebos=(), seed=1)
-    assert found == {
+    groups = sample_groups(
+        makers,
+        num_groups=6,
+        size=4,
+        sample=lambda envs, label: careless_sample(
+            None,
+            envs,
+            renderer=renderer(),
+            settings=make_live(world).sampling(),
+            author="s",
+            label=label,
+        ),
+    )
+    advantages_found = group_advantages(groups, placebos=(), seed=1)
+    assert advantages_found == {
         r.session.id: a
         for g in groups.groups
         for r, a in zip(g.rollouts, g.advantages, strict=True)
     }
     permuted = group_advantages(groups, placebos=("permuted_rewards",), seed=1)
-    assert permuted == group_advantages(groups, placebos=("permuted_rewards",), seed=1) != found
+    assert (
+        permuted
+        == group_advantages(groups, placebos=("permuted_rewards",), seed=1)
+        != advantages_found
+    )

@@ -1,5 +1,5 @@
-"""Runs with live rollouts: what feeds a step, what is written, how a run resumes, and how it is
-stopped and put back."""
+"""Runs with live rollouts: the inputs of a step, the files of a run, resuming, stopping and rolling
+back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
 from composer_replication.training import rollback as rollback_module
-from composer_replication.training import rollout_metrics as vitals_module
+from composer_replication.training import rollout_metrics as rollout_metrics_module
 from composer_replication.training import token_probe
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.inputs import StepInputs
@@ -73,7 +73,7 @@ def played_by_the_careless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "sample_rollouts", careless_sample)
 
 
-def go(
+def run_training(
     folder: Path,
     world: TaskSource,
     *,
@@ -99,29 +99,29 @@ def all_equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-# ---- what feeds a step ----
+# ---- the inputs of a step ----
 
 
 def spy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[tuple[list[TrainingExample], list[PreferencePair], int | None]]:
-    seen: list[Any] = []
+    recorded: list[Any] = []
     original = loop_module.train_step
 
     def noting(trainer: Any, inputs: StepInputs, **options: Any) -> dict[str, Any]:
-        seen.append((inputs.examples, inputs.pairs, inputs.num_rollouts))
+        recorded.append((inputs.examples, inputs.pairs, inputs.num_rollouts))
         return original(trainer, inputs, **options)
 
     monkeypatch.setattr(loop_module, "train_step", noting)
-    return seen
+    return recorded
 
 
 def test_a_step_is_rollouts_anchors_and_pairs(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = spy(monkeypatch)
+    steps_seen = spy(monkeypatch)
     preference = {"weight": 1.0, "batch_pairs": 3, "batch_anchors": 2}
-    result, _ = go(
+    result, _ = run_training(
         tmp_path,
         world,
         train_settings={"steps": 1, "preference": preference},
@@ -134,12 +134,12 @@ def test_a_step_is_rollouts_anchors_and_pairs(
         "hint": "active",
         "preference": "active",
     }
-    for examples, pairs, num_rollouts in seen:
-        own, imported = (
+    for examples, pairs, num_rollouts in steps_seen:
+        rollout_examples, imported = (
             [e for e in examples if e.origin == "student"],
             [e for e in examples if e.origin == "trace"],
         )
-        assert num_rollouts == 9 >= len(own) > 0 and len(pairs) == 3
+        assert num_rollouts == 9 >= len(rollout_examples) > 0 and len(pairs) == 3
         assert len(imported) == 2 and all(
             e.anchored and not e.hints and not e.lm_spans for e in imported
         )
@@ -148,17 +148,17 @@ def test_a_step_is_rollouts_anchors_and_pairs(
 def test_imported_examples_come_back_with_a_weight_of_lm_ce(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = spy(monkeypatch)
+    steps_seen = spy(monkeypatch)
     logs = [make_example(i, hints=i % 2) for i in range(6)]
-    result, _ = go(
+    result, _ = run_training(
         tmp_path,
         world,
         train_settings={"steps": 1, "lm_ce": {"weight": 1.0}, "batch_examples": 4},
         examples=logs,
     )
-    imported = [e for e in seen[0][0] if e.origin == "trace"]
+    imported = [e for e in steps_seen[0][0] if e.origin == "trace"]
     assert len(imported) == 4 and result.statuses["lm_ce"] == "active"
-    assert all(e.lm_spans == () for e in seen[0][0] if e.origin == "student")
+    assert all(e.lm_spans == () for e in steps_seen[0][0] if e.origin == "student")
 
 
 def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Path) -> None:
@@ -174,31 +174,37 @@ def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Pat
         train(make_config(), student=make_student(), run=make_run(tmp_path, config, name="b"))
 
 
-# ---- what is written ----
+# ---- the files of a run ----
 
 
 def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hints(
     tmp_path: Path, world: TaskSource
 ) -> None:
-    result, _ = go(tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS)
+    result, _ = run_training(
+        tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS
+    )
     view = run_report(result.run.path)
     ids = list(view["watched"]["sites"])
-    assert ids and [own["site"]["id"] for own in view["rollout_sites"]] == ids
+    assert ids and [rollout_site["site"]["id"] for rollout_site in view["rollout_sites"]] == ids
     page = run_page(view)
     articles = page.split("<article")[1:]
     assert len(articles) == len(ids)
     assert all(NOT_KEPT not in article and 'class="hint"' in article for article in articles)
     assert all(re.search(r'class="t f[1-9] l\d"', article) for article in articles)
-    kept = {hint.site_id: hint.text for hint in read_hints(result.run.watched_dir / "hints.jsonl")}
-    assert [own["hint"] for own in view["rollout_sites"]] == [kept[name] for name in ids]
+    hint_of_site = {
+        hint.site_id: hint.text for hint in read_hints(result.run.watched_dir / "hints.jsonl")
+    }
+    assert [rollout_site["hint"] for rollout_site in view["rollout_sites"]] == [
+        hint_of_site[name] for name in ids
+    ]
     assert all(
-        own["message"]["role"] == "assistant" and own["message"]["blocks"]
-        for own in view["rollout_sites"]
+        rollout_site["message"]["role"] == "assistant" and rollout_site["message"]["blocks"]
+        for rollout_site in view["rollout_sites"]
     )
 
 
 def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskSource) -> None:
-    result, _ = go(
+    result, _ = run_training(
         tmp_path,
         world,
         train_settings={
@@ -208,7 +214,7 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskS
     )
     run: RunDir = result.run
     lines = run.metrics()
-    for line in lines:
+    for metrics in lines:
         assert {
             "rollouts/success",
             "rollouts/flat",
@@ -216,8 +222,8 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskS
             "health/kl",
             "health/entropy",
             "sites/used",
-        } <= line.keys()
-        assert ("health/monitor" in line) == (line["step"] in (1, 4)) and line[
+        } <= metrics.keys()
+        assert ("health/monitor" in metrics) == (metrics["step"] in (1, 4)) and metrics[
             "rollouts/episodes"
         ] == 9
     assert (
@@ -255,8 +261,8 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskS
 def test_a_resumed_live_run_repeats_the_killed_one(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the real sampler, whose ids depend on the weights: they move by the imported examples,
-    as a random student makes no mistakes."""
+    """With the real sampler, whose ids depend on the weights: the imported examples move them, as a
+    random student makes no mistakes."""
     monkeypatch.undo()
     logs = [make_example(i, hints=0) for i in range(4)]
     config = live_config(
@@ -276,8 +282,8 @@ def test_a_resumed_live_run_repeats_the_killed_one(
     def launch(
         folder: str, *, kill: bool = False, run: RunDir | None = None
     ) -> tuple[RunDir, Student]:
-        def interrupt(line: dict[str, Any]) -> None:
-            if kill and line["step"] == 3:
+        def interrupt(metrics: dict[str, Any]) -> None:
+            if kill and metrics["step"] == 3:
                 raise KeyboardInterrupt
 
         run, student, resume = (
@@ -293,21 +299,23 @@ def test_a_resumed_live_run_repeats_the_killed_one(
             train(config, student=student, examples=logs, run=run, live=live, resume=resume)
         return run, student
 
-    whole, student = launch("whole")
+    uninterrupted, student = launch("whole")
     killed, _ = launch("killed", kill=True)
-    resumed, other = launch("killed", run=killed)
-    assert [same(line) for line in resumed.metrics()] == [same(line) for line in whole.metrics()]
-    assert all_equal(weights(student), weights(other))
-    assert len({line["rollouts/entropy"] for line in whole.metrics()}) == 5
+    resumed, resumed_student = launch("killed", run=killed)
+    assert [same(step_metrics) for step_metrics in resumed.metrics()] == [
+        same(step_metrics) for step_metrics in uninterrupted.metrics()
+    ]
+    assert all_equal(weights(student), weights(resumed_student))
+    assert len({step_metrics["rollouts/entropy"] for step_metrics in uninterrupted.metrics()}) == 5
     assert [e["step"] for e in resumed.events() if e["kind"] == "resume"] == [2]
     assert (resumed.path / "samples" / "step_000004.jsonl").read_bytes() == (
-        whole.path / "samples" / "step_000004.jsonl"
+        uninterrupted.path / "samples" / "step_000004.jsonl"
     ).read_bytes()
 
 
 def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: TaskSource) -> None:
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def interrupt(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise KeyboardInterrupt
 
     config = live_config(groups=2)
@@ -328,12 +336,11 @@ def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: Ta
 def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first mistakes come after the first checkpoint, so the resumed run does not begin
-    anew."""
+    """The first mistakes come after the first checkpoint, so the resumed run keeps its sites."""
 
-    def late(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
+    def late(model: Any, envs: Any, *, label: str = "", **kwargs: Any) -> Any:
         sample = careless_sample if label.startswith("step-2:") else perfect_sample
-        return sample(model, envs, label=label, **how)
+        return sample(model, envs, label=label, **kwargs)
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -350,7 +357,7 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
 
 
 def test_other_rollouts_are_another_run(tmp_path: Path, world: TaskSource) -> None:
-    result, _ = go(tmp_path, world, train_settings={"steps": 2})
+    result, _ = run_training(tmp_path, world, train_settings={"steps": 2})
     config = live_config(train={"steps": 2}, groups=4, group_size=3)
     with pytest.raises(ConfigError, match=r"rollouts\.groups: 3 -> 4"):
         train(
@@ -366,8 +373,8 @@ def test_other_rollouts_are_another_run(tmp_path: Path, world: TaskSource) -> No
 
 
 def planted(values: list[float]) -> Callable[..., Drift]:
-    """Stands for `drift`: one value a call; a run calls it before each step and before each
-    checkpoint but that of the start."""
+    """Replaces `drift`: one value per call; a run calls it before each step and before each
+    checkpoint except that of the start."""
     left = list(values)
     return lambda *a, **k: Drift(kl=left.pop(0), entropy=1.0, tokens=9)
 
@@ -395,9 +402,9 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
     assert [step for step, _ in run.checkpoints()] == [2]
     saved = load_file(str(run.checkpoint(2) / "model.safetensors"))
     later = load_file(str(run.checkpoints_dir / "rejected_step_000004" / "model.safetensors"))
-    own = {n: p for n, p in student.model.named_parameters() if n in saved}
-    assert own and all(torch.equal(saved[n], p) for n, p in own.items())
-    assert any(not torch.equal(saved[n], later[n]) for n in own)
+    weights = {n: p for n, p in student.model.named_parameters() if n in saved}
+    assert weights and all(torch.equal(saved[n], p) for n, p in weights.items())
+    assert any(not torch.equal(saved[n], later[n]) for n in weights)
     (event,) = (e for e in run.events() if e["kind"] == "restored")
     assert (event["rule"], event["value"], event["limit"], event["restored"], event["step"]) == (
         "kl",
@@ -407,10 +414,10 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
         4,
     )
     assert event["set_aside"] == ["rejected_step_000004"]
-    kept = [e for e in run.events() if e["kind"] == "checkpoint"]
-    assert [(e["step"], e["good"]) for e in kept] == [(0, True), (2, True), (4, False)]
+    checkpoints = [e for e in run.events() if e["kind"] == "checkpoint"]
+    assert [(e["step"], e["good"]) for e in checkpoints] == [(0, True), (2, True), (4, False)]
     # of the weights that were written, not of those before
-    assert [e.get("health/kl") for e in kept] == [None, 0.02, 0.2]
+    assert [e.get("health/kl") for e in checkpoints] == [None, 0.02, 0.2]
 
 
 def test_the_start_is_good_where_nothing_else_is(
@@ -445,11 +452,11 @@ def test_a_monitor_that_falls_stops_the_run(
 ) -> None:
     calls: list[tuple[str, ...]] = []
 
-    def sample(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
+    def sample(model: Any, envs: Any, *, label: str = "", **kwargs: Any) -> Any:
         if label != "monitor:":
-            return careless_sample(model, envs, label=label, **how)
+            return careless_sample(model, envs, label=label, **kwargs)
         calls.append(tuple(env.task_id for env in envs))
-        return (perfect_sample if len(calls) < 2 else silent)(model, envs, label=label, **how)
+        return (perfect_sample if len(calls) < 2 else silent)(model, envs, label=label, **kwargs)
 
     silent = scripted(lambda env, rng: text_turn("Done.", author="x"))
     monkeypatch.setattr(live_module, "sample_rollouts", sample)
@@ -458,7 +465,7 @@ def test_a_monitor_that_falls_stops_the_run(
         StoppedError,
         match=r"'monitor' after 3 steps: success on 6 monitor tasks fell from 1.000 to 0.000",
     ):
-        go(tmp_path, world, train_settings={"steps": 8, "health": health})
+        run_training(tmp_path, world, train_settings={"steps": 8, "health": health})
     assert (
         len(calls) == 2
         and calls[0] == calls[1]
@@ -512,8 +519,8 @@ def test_so_many_pairs_as_asked_for() -> None:
 def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     world: TaskSource, tmp_path: Path
 ) -> None:
-    """To the live weights it would be about 0 however far the policy has come: a penalty that
-    penalises nothing."""
+    """Measured to the live weights it would be about 0 however far the policy has moved: a penalty
+    without effect."""
     config = live_config(train={"policy": {"weight": 1.0, "kl": 0.1}})
     student = tiny_student()
     trainer = make_trainer(config, student=student, accelerator=Accelerator())
@@ -521,16 +528,16 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     rollback = rollback_module.Rollback.of(
         trainer, live=make_live(world, config), run_logger=run_logger
     )
-    made = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
+    live_step = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
     start = frozen_reference(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.5)
     place = {"pad_id": student.pad_id, "max_tokens": config.train.micro_tokens, "device": "cpu"}
     to_start, to_policy = (
-        start_kl(model, made.rollouts, **place) for model in (start, frozen_reference(student))
+        start_kl(model, live_step.rollouts, **place) for model in (start, frozen_reference(student))
     )
-    assert rollback.start_kl(made.rollouts) == pytest.approx(to_start)
+    assert rollback.start_kl(live_step.rollouts) == pytest.approx(to_start)
     assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
 
 
@@ -539,23 +546,23 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
 ) -> None:
     """Turned, or with the start's entropy, the numbers that stop a run would be those of another
     model."""
-    made = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
+    live_step = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
     student = tiny_student()
     start = frozen_reference(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
-    found = measure_drift(
+    measured = measure_drift(
         frozen_reference(student),
         start,
-        made.rollouts,
+        live_step.rollouts,
         episodes=4,
         pad_id=0,
         max_tokens=8192,
         device="cpu",
     )
     kl, entropy, tokens = 0.0, 0.0, 0
-    for example in map(sampled_example, made.rollouts):
+    for example in map(sampled_example, live_step.rollouts):
         with torch.no_grad():
             models = (student.model.eval(), start.model)
             now_TV, then_TV = (
@@ -567,8 +574,8 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
             kl += float((now_V.exp() * (now_V - then_V)).sum())
             entropy -= float((now_V.exp() * now_V).sum())
             tokens += 1
-    assert found.tokens == tokens > 0
-    assert (found.kl, found.entropy) == (
+    assert measured.tokens == tokens > 0
+    assert (measured.kl, measured.entropy) == (
         pytest.approx(kl / tokens, rel=1e-4),
         pytest.approx(entropy / tokens, rel=1e-4),
     )
@@ -577,28 +584,28 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
 def test_drift_is_measured_on_episodes_of_the_whole_step(
     monkeypatch: pytest.MonkeyPatch, world: TaskSource
 ) -> None:
-    """Rollouts stand group by group: the first few are of one or two tasks, and say little of the
-    others."""
-    made = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
-    seen: list[str] = []
+    """Rollouts are ordered by group: the first few belong to one or two tasks and do not represent
+    the others."""
+    live_step = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
+    recorded: list[str] = []
 
     def noting(rollout: Any) -> TrainingExample:
-        seen.append(rollout.task_id)
+        recorded.append(rollout.task_id)
         return sampled_example(rollout)
 
-    monkeypatch.setattr(vitals_module, "sampled_example", noting)
+    monkeypatch.setattr(rollout_metrics_module, "sampled_example", noting)
     student = tiny_student()
     measure_drift(
         frozen_reference(student),
         frozen_reference(student),
-        made.rollouts,
+        live_step.rollouts,
         episodes=4,
         pad_id=0,
         max_tokens=8192,
         device="cpu",
     )
     assert (
-        len(seen) == 4
-        and set(seen) == {rollout.task_id for rollout in made.rollouts}
-        and len(set(seen)) == 3
+        len(recorded) == 4
+        and set(recorded) == {rollout.task_id for rollout in live_step.rollouts}
+        and len(set(recorded)) == 3
     )

@@ -1,4 +1,4 @@
-"""The run as a whole: learning, health, balance, settings, and what it writes."""
+"""A complete run: learning, health, balance, settings, and its files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def losses_of(
 ) -> dict[str, float]:
     micros = micro_batches(examples, pairs, micro_tokens=10_000)
     return {
-        name: seen.loss
-        for name, seen in accumulate(trainer, micros, count(examples, pairs), scales=None).items()
+        name: channel_loss.loss
+        for name, channel_loss in accumulate(
+            trainer, micros, count(examples, pairs), scales=None
+        ).items()
     }
 
 
@@ -131,11 +133,11 @@ def test_all_three_channels_together_learn_their_own_tokens() -> None:
         assert max(ratios[:2]) < 0.6 and max(ratios[:2]) < 0.7 * ratios[2], (name, ratios)
 
 
-# ---- what a run writes ----
+# ---- the files of a run ----
 
 
 def test_a_run_writes_its_directory(tmp_path: Path) -> None:
-    config, seen, events = make_config(steps=5, **ALL), [], []
+    config, recorded, events = make_config(steps=5, **ALL), [], []
     run = make_run(tmp_path, config)
     result = train(
         config,
@@ -143,7 +145,7 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
         examples=EXAMPLES,
         pairs=PAIRS,
         run=run,
-        on_step=seen.append,
+        on_step=recorded.append,
         on_event=events.append,
     )
     assert (
@@ -157,12 +159,18 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
         and result.steps == 5
     )
     lines = run.metrics()
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] == [line["step"] for line in seen]
-    for line in lines:
+    assert (
+        [metrics["step"] for metrics in lines]
+        == [1, 2, 3, 4, 5]
+        == [metrics["step"] for metrics in recorded]
+    )
+    for metrics in lines:
         for channel in ("lm_ce", "hint", "preference"):
-            assert line[f"{channel}/status"] == "active" and line[f"{channel}/tokens"] > 0
-            assert line[f"{channel}/grad_norm"] > 0 and math.isfinite(line[f"{channel}/loss"])
-        assert ("hint/grad_norm_parameters" in line) == (line["step"] in (1, 4))  # grad_every = 3
+            assert metrics[f"{channel}/status"] == "active" and metrics[f"{channel}/tokens"] > 0
+            assert metrics[f"{channel}/grad_norm"] > 0 and math.isfinite(metrics[f"{channel}/loss"])
+        assert ("hint/grad_norm_parameters" in metrics) == (
+            metrics["step"] in (1, 4)
+        )  # grad_every = 3
     assert [step for step, _ in run.checkpoints()] == [
         2,
         4,
@@ -267,8 +275,8 @@ def test_a_starved_channel_warns_at_once_and_stops_the_run(tmp_path: Path) -> No
 def test_a_detached_hint_loss_is_dead_and_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def detached(*given, **how):
-        return fused_divergence(*given, **how).detach()
+    def detached(*args, **kwargs):
+        return fused_divergence(*args, **kwargs).detach()
 
     monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", detached)
     config = make_config(steps=20, starved_steps=2)
@@ -276,14 +284,14 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(
     with pytest.raises(StoppedError, match="hint was dead at step 2") as caught:
         train(config, student=make_student(), examples=EXAMPLES, run=run)
     assert caught.value.exit_code == 3
-    line = run.metrics()[-1]
+    metrics = run.metrics()[-1]
     assert (
-        line["hint/status"] == "dead"
-        and line["hint/tokens"] > 0
-        and line["hint/loss"] > 0
-        and line["hint/grad_norm"] == 0
+        metrics["hint/status"] == "dead"
+        and metrics["hint/tokens"] > 0
+        and metrics["hint/loss"] > 0
+        and metrics["hint/grad_norm"] == 0
     )
-    assert line["lm_ce/status"] == "active" and run.info()["state"] == "stopped:dead"
+    assert metrics["lm_ce/status"] == "active" and run.info()["state"] == "stopped:dead"
 
 
 def test_only_a_detached_hint_loss_does_not_crash_the_backward(
@@ -293,32 +301,37 @@ def test_only_a_detached_hint_loss_does_not_crash_the_backward(
         "composer_replication.training.hinting.fused_divergence",
         lambda *g, **k: fused_divergence(*g, **k).detach(),
     )
-    line = train_step(
+    metrics = train_step(
         start_trainer(make_config(**ONLY_HINT), make_student()), StepInputs(EXAMPLES, []), step=0
     )
-    assert line["hint/status"] == "dead" and line["grad_norm"] == 0
+    assert metrics["hint/status"] == "dead" and metrics["grad_norm"] == 0
 
 
 def test_exhausted_is_fine() -> None:
-    """After it was active, a step that brings no hint view is no reason to stop."""
+    """After it was active, a step without a hint view is no reason to stop."""
     trainer = start_trainer(make_config(starved_steps=1), make_student())
     assert train_step(trainer, StepInputs(EXAMPLES, []), step=0)["hint/status"] == "active"
     for step in (1, 2, 3):
-        line = train_step(trainer, StepInputs([make_example(50, hints=0)], []), step=step)
-        assert line["hint/status"] == "exhausted" and line["hint/tokens"] == 0
+        metrics = train_step(trainer, StepInputs([make_example(50, hints=0)], []), step=step)
+        assert metrics["hint/status"] == "exhausted" and metrics["hint/tokens"] == 0
 
 
 def test_an_off_channel_is_off_and_costs_nothing() -> None:
     trainer = start_trainer(make_config(hint={"weight": 0.0}), make_student())
     assert "hint" not in trainer.models.references
-    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
-    assert (line["hint/status"], line["hint/tokens"], line["hint/loss"], line["hint/scale"]) == (
+    metrics = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
+    assert (
+        metrics["hint/status"],
+        metrics["hint/tokens"],
+        metrics["hint/loss"],
+        metrics["hint/scale"],
+    ) == (
         "off",
         0,
         None,
         0.0,
     )
-    assert line["preference/status"] == "off"
+    assert metrics["preference/status"] == "off"
 
 
 def test_tokens_lost_on_the_way_to_the_loss_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,8 +339,10 @@ def test_tokens_lost_on_the_way_to_the_loss_are_an_error(monkeypatch: pytest.Mon
 
     def losing(examples, pairs=(), *, pad_id):
         batch = original(examples, pairs, pad_id=pad_id)
-        kept = {n: getattr(batch.lm, n)[:-1] for n in ("row_N", "position_N", "ids_N", "item_N")}
-        return dataclasses.replace(batch, lm=dataclasses.replace(batch.lm, **kept))
+        shortened = {
+            n: getattr(batch.lm, n)[:-1] for n in ("row_N", "position_N", "ids_N", "item_N")
+        }
+        return dataclasses.replace(batch, lm=dataclasses.replace(batch.lm, **shortened))
 
     original = module.collate
     monkeypatch.setattr(module, "collate", losing)
@@ -350,15 +365,17 @@ def test_a_step_that_is_not_finite_stops_before_it_is_taken() -> None:
 
 def test_balanced_weights_are_shares_of_the_hidden_gradient() -> None:
     trainer = start_trainer(make_config(hint={"weight": 0.5}, **ALL), make_student())
-    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
+    metrics = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
     for name, weight in (("lm_ce", 1.0), ("hint", 0.5), ("preference", 1.0)):
-        assert line[f"{name}/scale"] * line[f"{name}/grad_norm"] == pytest.approx(weight, rel=1e-5)
-    first = line["hint/grad_norm"]
-    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=1)
+        assert metrics[f"{name}/scale"] * metrics[f"{name}/grad_norm"] == pytest.approx(
+            weight, rel=1e-5
+        )
+    first = metrics["hint/grad_norm"]
+    metrics = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=1)
     # the second norm counts from the next step on
-    assert line["hint/scale"] * first == pytest.approx(0.5)
-    expected = (0.9 * first + line["hint/grad_norm"]) / 1.9
-    assert first != pytest.approx(line["hint/grad_norm"], rel=1e-4)
+    assert metrics["hint/scale"] * first == pytest.approx(0.5)
+    expected = (0.9 * first + metrics["hint/grad_norm"]) / 1.9
+    assert first != pytest.approx(metrics["hint/grad_norm"], rel=1e-4)
     assert train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=2)["hint/scale"] == pytest.approx(
         0.5 / expected
     )
@@ -368,10 +385,10 @@ def test_raw_sums_keep_the_weights() -> None:
     trainer = start_trainer(
         make_config(balance="none", hint={"weight": 2.0}, **ALL), make_student()
     )
-    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
-    assert [line[f"{n}/scale"] for n in ("lm_ce", "hint", "preference")] == [1.0, 2.0, 1.0]
-    expected = line["lm_ce/loss"] + 2 * line["hint/loss"] + line["preference/loss"]
-    assert line["loss"] == pytest.approx(expected, rel=1e-6)
+    metrics = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
+    assert [metrics[f"{n}/scale"] for n in ("lm_ce", "hint", "preference")] == [1.0, 2.0, 1.0]
+    expected = metrics["lm_ce/loss"] + 2 * metrics["hint/loss"] + metrics["preference/loss"]
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_sum_has_the_sum_of_the_channels_gradients() -> None:
@@ -379,8 +396,8 @@ def test_the_sum_has_the_sum_of_the_channels_gradients() -> None:
     scales = {"lm_ce": 1.5, "hint": 40.0, "preference": 0.5}
     total = gradients(trainer, EXAMPLES, PAIRS, scales)
     alone = [gradients(trainer, EXAMPLES, PAIRS, {name: scale}) for name, scale in scales.items()]
-    for whole, *parts in zip(total, *alone, strict=True):
-        assert torch.allclose(whole, sum(parts), atol=2e-6)
+    for total_gradient, *parts in zip(total, *alone, strict=True):
+        assert torch.allclose(total_gradient, sum(parts), atol=2e-6)
 
 
 def test_parameter_norms_are_those_of_each_channel_alone() -> None:
@@ -391,9 +408,9 @@ def test_parameter_norms_are_those_of_each_channel_alone() -> None:
         )
         for n in TRACE
     }
-    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
+    metrics = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
     for name, norm in expected.items():
-        assert line[f"{name}/grad_norm_parameters"] == pytest.approx(norm, rel=1e-5)
+        assert metrics[f"{name}/grad_norm_parameters"] == pytest.approx(norm, rel=1e-5)
 
 
 def test_measuring_more_often_does_not_change_training(tmp_path: Path) -> None:
@@ -427,17 +444,17 @@ def test_the_step_uses_the_rate_of_the_plan_and_the_clipped_gradient() -> None:
         make_config(learning_rate=1e-3, warmup_steps=4, max_grad_norm=0.5), make_student()
     )
     before = [p.detach().clone() for p in trainer.trainable()]
-    line = train_step(trainer, StepInputs(EXAMPLES, []), step=0)
+    metrics = train_step(trainer, StepInputs(EXAMPLES, []), step=0)
     moved = torch.cat(
         [(p - b).detach().abs().flatten() for p, b in zip(trainer.trainable(), before, strict=True)]
     )
-    assert line["lr"] == pytest.approx(2.5e-4) and float(moved.max()) == pytest.approx(
+    assert metrics["lr"] == pytest.approx(2.5e-4) and float(moved.max()) == pytest.approx(
         2.5e-4, rel=1e-2
     )
     moment = math.sqrt(
         sum(float(state["exp_avg"].square().sum()) for state in trainer.optimiser.state.values())
     )
-    assert line["grad_norm"] > 1.0 and moment == pytest.approx(0.1 * 0.5, rel=1e-3)
+    assert metrics["grad_norm"] > 1.0 and moment == pytest.approx(0.1 * 0.5, rel=1e-3)
 
 
 # ---- devices ----

@@ -72,7 +72,7 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
     for e in ROLLOUTS:
         rows = tokens(model, e)
         mean = sum(now - (now if cap else then) for now, then, _ in rows) / len(rows)
-        own = 0.0
+        objective_sum = 0.0
         for now, then, advantage in rows:
             r = math.exp(mean) if name == "gspo" else 1.0 if cap else math.exp(now - then)
             value = (
@@ -80,8 +80,8 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
                 if name == "cispo"
                 else -min(r * advantage, clamp(r, low, high) * advantage)
             )
-            own += value * (min(math.exp(now - then), cap) if cap else 1.0)
-        total += own / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(
+            objective_sum += value * (min(math.exp(now - then), cap) if cap else 1.0)
+        total += objective_sum / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(
             name, SAMPLED * len(rows)
         )
     return total
@@ -94,9 +94,9 @@ def test_each_objective_is_its_formula_however_the_step_is_cut(name: str, cap: f
     expected = by_hand(trainer.models.student.model, name, cap=cap)
     assert abs(expected) > 1e-3
     for micro_tokens in (10_000, 40):
-        found = measured(trainer, ROLLOUTS, micro_tokens=micro_tokens)
-        assert found.loss == pytest.approx(expected, rel=1e-5) and found.tokens == 6 + 6 + 18
-        assert 0 <= found.metrics["clipped"] <= 1
+        losses = measured(trainer, ROLLOUTS, micro_tokens=micro_tokens)
+        assert losses.loss == pytest.approx(expected, rel=1e-5) and losses.tokens == 6 + 6 + 18
+        assert 0 <= losses.metrics["clipped"] <= 1
 
 
 def test_the_objectives_differ() -> None:
@@ -112,7 +112,7 @@ def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() ->
         collate(ROLLOUTS, pad_id=0),
     )
     (loss,), _ = channel_losses(trainer.models, batch, counts)
-    found = torch.autograd.grad(loss.mean_part(), trainer.trainable())
+    gradients = torch.autograd.grad(loss.mean_part(), trainer.trainable())
     total, cut = torch.zeros(()), []
     for e in ROLLOUTS:
         logp = (
@@ -124,7 +124,9 @@ def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() ->
                 r = math.exp(float(now.detach()) - then)
                 total = total - min(r, 1.1) * a.advantage * now
                 cut += [r > 1.1] if a.advantage else []
-    for x, y in zip(found, torch.autograd.grad(total / SAMPLED, trainer.trainable()), strict=True):
+    for x, y in zip(
+        gradients, torch.autograd.grad(total / SAMPLED, trainer.trainable()), strict=True
+    ):
         assert torch.allclose(x, y, rtol=1e-4, atol=1e-6)
     assert loss.metrics["clipped"].tolist() == cut and any(cut) and not all(cut)
 

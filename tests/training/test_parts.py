@@ -66,18 +66,18 @@ def test_every_step_has_every_stratum_without_replacement(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    both=st.integers(0, 5),
+    both_kinds=st.integers(0, 5),
     hint=st.integers(0, 5),
     lm=st.integers(0, 5),
     neither=st.integers(0, 3),
     batch=st.integers(2, 6),
 )
 def test_every_step_feeds_every_channel_of_the_data_set(
-    both: int, hint: int, lm: int, neither: int, batch: int
+    both_kinds: int, hint: int, lm: int, neither: int, batch: int
 ) -> None:
-    """Also where hinted examples have no trained span, so that "exhausted" is never "not drawn in
+    """Also if hinted examples have no trained span, so that "exhausted" never means "not drawn in
     this step"."""
-    kinds = [(both, 1, True), (hint, 1, False), (lm, 0, True), (neither, 0, False)]
+    kinds = [(both_kinds, 1, True), (hint, 1, False), (lm, 0, True), (neither, 0, False)]
     examples = [
         make_example(20 * k + i, hints=h, lm=t)
         for k, (n, h, t) in enumerate(kinds)
@@ -86,8 +86,8 @@ def test_every_step_feeds_every_channel_of_the_data_set(
     sampler = Sampler(examples=examples, batch_examples=batch, seed=3)
     for step in range(10):
         drawn, _ = sampler.step(step)
-        assert any(e.hints for e in drawn) == (both + hint > 0)
-        assert any(e.lm_spans for e in drawn) == (both + lm > 0)
+        assert any(e.hints for e in drawn) == (both_kinds + hint > 0)
+        assert any(e.lm_spans for e in drawn) == (both_kinds + lm > 0)
         assert all(e.hints or e.lm_spans for e in drawn)
 
 
@@ -155,8 +155,8 @@ def test_pairs_alone_and_pairs_in_proportion() -> None:
 
 
 def test_pairs_come_with_the_example_they_branch_off() -> None:
-    """Every pair of a drawn session is in the step, each once a pass, and of two windows the one
-    that begins with the prefix brings it."""
+    """Every pair of a drawn session is in the step, once per pass; of two windows, the one that
+    begins with the prefix carries it."""
     examples = [make_example(i, hints=0) for i in range(8)]
     window = replace(examples[0], id="e0 later", ids=examples[0].ids[5:], lm_spans=(), hints=())
     window = replace(window, lm_spans=((4, 9),))
@@ -173,13 +173,13 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
         "p5": "e2",
         "late": "e0 later",
     }
-    seen: list[str] = []
+    recorded: list[str] = []
     for step in range(3):
         drawn, with_them = sampler.step(step)
         brought = [p.id for p in pairs if homes[p.id] in {e.id for e in drawn}]
         assert [p.id for p in with_them] == brought or (not brought and len(with_them) == 1)
-        seen += brought
-    assert sorted(seen) == sorted(homes)  # nine examples, three a step: one pass
+        recorded += brought
+    assert sorted(recorded) == sorted(homes)  # nine examples, three a step: one pass
     apart = [
         p.id
         for step in range(7)
@@ -187,7 +187,7 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
             examples=examples, pairs=pairs, batch_examples=3, seed=4, batch_pairs=1
         ).step(step)[1]
     ]
-    assert sorted(apart) == sorted(homes)  # on their own: a pass of their own
+    assert sorted(apart) == sorted(homes)  # alone: a separate pass
 
 
 def test_seeds_and_passes_differ() -> None:
@@ -207,18 +207,18 @@ def test_ranks_share_a_step_without_overlap() -> None:
 # ---- health ----
 
 
-def seen(inputs: int = 1, tokens: int = 5, grad_norm: float = 1.0) -> ChannelStep:
+def channel_step(inputs: int = 1, tokens: int = 5, grad_norm: float = 1.0) -> ChannelStep:
     return ChannelStep(inputs=inputs, tokens=tokens, loss=1.0, grad_norm=grad_norm)
 
 
-GOOD = {name: seen() for name in CHANNELS}
+GOOD = {name: channel_step() for name in CHANNELS}
 
 
 def test_a_streak_warns_once_and_stops_at_its_length() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=3)
     warned = []
     for step in range(1, 4):
-        statuses = health.observe({**GOOD, "hint": seen(grad_norm=0.0)})
+        statuses = health.observe({**GOOD, "hint": channel_step(grad_norm=0.0)})
         warned += health.warnings(statuses)
         if step < 3:
             health.check(statuses, step=step)
@@ -231,21 +231,21 @@ def test_a_streak_warns_once_and_stops_at_its_length() -> None:
 
 def test_a_good_step_ends_the_streak_and_dead_counts_with_starved() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=2)
-    for bad in (seen(grad_norm=0.0), seen(), seen(tokens=0)):
+    for bad in (channel_step(grad_norm=0.0), channel_step(), channel_step(tokens=0)):
         statuses = health.observe({**GOOD, "lm_ce": bad})
         health.check(statuses, step=1)
     with pytest.raises(StoppedError, match="lm_ce was dead"):
-        health.check(health.observe({**GOOD, "lm_ce": seen(grad_norm=0.0)}), step=2)
+        health.check(health.observe({**GOOD, "lm_ce": channel_step(grad_norm=0.0)}), step=2)
 
 
 def test_state_survives_a_resume() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
     health.observe(GOOD)
-    health.observe({**GOOD, "hint": seen(tokens=0)})
-    other = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
-    other.restore(health.state())
+    health.observe({**GOOD, "hint": channel_step(tokens=0)})
+    restored = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
+    restored.restore(health.state())
     assert (
-        (other.was_active, other.bad_steps)
+        (restored.was_active, restored.bad_steps)
         == (health.was_active, health.bad_steps)
         == (
             dict.fromkeys(CHANNELS, True),

@@ -1,4 +1,4 @@
-"""The controls as pure functions: what is nulled, and what stays as it was."""
+"""The controls as pure functions: the nulled signal, and everything else unchanged."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def test_no_site_keeps_its_own_text_and_each_hint_is_used_once(
     hints = [hint(i, f"text {t}", f"kind {k}") for i, (t, k, _) in enumerate(texts)]
     groups = {f"s{i}": f"task {g}" for i, (_, _, g) in enumerate(texts)}
     nulled = shuffle_hints(hints, groups=groups, seed=seed)
-    own = {h.site_id: h for h in hints}
+    true_hints = {h.site_id: h for h in hints}
     assert all(
-        h.text != own[h.site_id].text and h.kind == own[h.site_id].kind for h in nulled.hints
+        h.text != true_hints[h.site_id].text and h.kind == true_hints[h.site_id].kind
+        for h in nulled.hints
     )
     assert not Counter(h.text for h in nulled.hints) - Counter(h.text for h in hints)
     assert len(nulled.hints) + nulled.dropped == len(hints)
@@ -103,10 +104,10 @@ def test_rewards_are_permuted_or_thrown() -> None:
     assert [len(set(group)) for group in permuted] != [len(set(group)) for group in groups]
     uneven = [group for group in permuted if len(set(group)) == 2]
     by_place = [sum(group[k] for group in uneven) / 30 for k in range(6)]
-    assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # the place says nothing any more
+    assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # no position is favoured
     thrown = null_rewards(groups, placebos=("random_rewards",), seed=1)
     assert sum(map(sum, thrown)) / 360 == pytest.approx(RANDOM_REWARD_P, abs=0.08)
-    # they know nothing of the true ones
+    # independent of the true ones
     assert thrown == null_rewards([(0.0,) * 6] * 60, placebos=("random_rewards",), seed=1)
     assert null_rewards(groups, placebos=("permuted_rewards",), seed=2) != permuted
 
@@ -126,11 +127,11 @@ def test_about_half_of_the_pairs_are_swapped_for_good() -> None:
 def test_views_of_imported_examples_change_hints_and_stay_insertions() -> None:
     examples = [make_example(i, hints=i % 3) for i in range(9)]
     changed = shuffle_views(examples, seed=4)
-    own = {v.site_id: v for e in examples for v in e.hints}
+    true_hints = {v.site_id: v for e in examples for v in e.hints}
     views = [v for e in changed for v in e.hints]
-    assert len(views) == len(own) == 9
+    assert len(views) == len(true_hints) == 9
     for view in views:
-        true = own[view.site_id]
+        true = true_hints[view.site_id]
         assert view.hint_ids != true.hint_ids
         assert (view.at, view.span, view.target_ids) == (true.at, true.span, true.target_ids)
     assert [(e.id, e.ids, e.lm_spans) for e in changed] == [
@@ -151,4 +152,4 @@ def test_what_is_imported_follows_the_setting() -> None:
     unused = null_data(
         examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1, imported=False
     )
-    assert unused == (examples, pairs)  # beside live rollouts these views are never trained
+    assert unused == (examples, pairs)  # with live rollouts these views are never trained

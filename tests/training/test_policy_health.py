@@ -1,4 +1,5 @@
-"""The rules on a live policy, with planted numbers: each fires where it should, and not before."""
+"""The health rules on a live policy, with planted numbers: each fires at its limit and not
+before."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def half(successes: int, of: int = 48) -> tuple[float, ...]:
 
 
 def rule(watched: PolicyHealth) -> str:
-    found = watched.find_breach()
-    return found.rule if found else ""
+    breach = watched.find_breach()
+    return breach.rule if breach else ""
 
 
 # The means of KL to the start and the shares of unresolvable calls that five runs of the prototype
@@ -50,8 +51,8 @@ def test_kl_fires_above_its_limit_and_not_at_it() -> None:
         watched.observe_kl(value)
         assert rule(watched) == ""
     watched.observe_kl(0.3001)
-    found = watched.find_breach()
-    assert found is not None and (found.rule, found.value, found.limit) == ("kl", 0.3001, 0.3)
+    breach = watched.find_breach()
+    assert breach is not None and (breach.rule, breach.value, breach.limit) == ("kl", 0.3001, 0.3)
     fired = []
     for value in COLLAPSED_KL:
         watched.observe_kl(value)
@@ -61,22 +62,22 @@ def test_kl_fires_above_its_limit_and_not_at_it() -> None:
 
 def test_unresolvable_calls_must_last_two_steps() -> None:
     watched = health()
-    for share in (0.21, 0.09, 0.11, 0.0, 0.16, 0.06, 0.1):  # what two runs that recovered had
+    for share in (0.21, 0.09, 0.11, 0.0, 0.16, 0.06, 0.1):  # the values of two runs that recovered
         watched.observe_rollouts(calls(share))
         assert rule(watched) == ""
     watched.observe_rollouts(calls(0.10))
-    found = watched.find_breach()
+    breach = watched.find_breach()
     assert (
-        found is not None
-        and (found.rule, found.value, found.limit) == ("unresolvable", 0.10, 0.10)
-        and "2 steps in a row" in found.reason
+        breach is not None
+        and (breach.rule, breach.value, breach.limit) == ("unresolvable", 0.10, 0.10)
+        and "2 steps in a row" in breach.reason
     )
     watched.observe_rollouts(calls(0.0))
     assert rule(watched) == ""
 
 
 def test_a_limit_of_one_switches_the_rule_off() -> None:
-    """A control is trained to its end even where every call is lost."""
+    """A control is trained to its end even if every call is lost."""
     watched = health(max_unresolvable=1.0)
     for share in (1.0, 1.0, 1.0):
         watched.observe_rollouts(calls(share))
@@ -161,7 +162,7 @@ def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
     assert [(w["measure"], w["value"], w["start"]) for w in up] == [
         ("rollouts/entropy", 0.05, 0.02)
     ]
-    # still outside: said already
+    # still outside: already reported
     assert watched.observe_rollouts(calls(0.0, **{**first, "entropy": 0.06})) == []
     assert watched.observe_rollouts(calls(0.0, **first)) == []
     down = watched.observe_rollouts(
@@ -186,29 +187,29 @@ def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
 
 
 def test_everything_it_remembers_survives_a_resume() -> None:
-    watched, other = health(), health()
+    watched, restored = health(), health()
     watched.observe_kl(0.2)
     watched.observe_rollouts(calls(0.3, entropy=0.02))
     watched.observe_rollouts(calls(0.3, entropy=0.2))
     watched.observe_monitor(half(40))
     watched.observe_monitor(half(10))
-    other.restore(watched.state())
-    assert other == watched and rule(other) == "unresolvable"
-    other.observe_rollouts(calls(0.0, entropy=0.2))
-    assert rule(other) == "monitor"
+    restored.restore(watched.state())
+    assert restored == watched and rule(restored) == "unresolvable"
+    restored.observe_rollouts(calls(0.0, entropy=0.2))
+    assert rule(restored) == "monitor"
 
 
 def test_the_error_names_rule_value_limit_and_what_was_put_back() -> None:
     watched = health(max_kl=0.25)
     watched.observe_kl(0.5)
-    found = watched.find_breach()
-    assert found is not None
-    error = found.error(step=14, restored=10)
+    breach = watched.find_breach()
+    assert breach is not None
+    error = breach.error(step=14, restored=10)
     assert isinstance(error, StoppedError) and error.exit_code == 3 and error.where == "kl"
-    for words in (
+    for phrase in (
         "'kl' after 14 steps",
         "0.5 nats",
         "the limit is 0.25",
         "after 10 steps were put back",
     ):
-        assert words in error.what
+        assert phrase in error.what

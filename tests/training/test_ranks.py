@@ -1,5 +1,5 @@
-"""Two processes over gloo on this machine do what one does, also where a rank lacks a channel or
-everything."""
+"""Two processes over gloo on this machine equal one, even if a rank lacks a channel or has no
+data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("case", RANKS)
 def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -> None:
-    both, alone = tmp_path / "both", tmp_path / "alone"
+    two_ranks, alone = tmp_path / "both", tmp_path / "alone"
     shared = {
         **os.environ,
         "ACCELERATE_USE_CPU": "true",
@@ -36,7 +36,7 @@ def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -
         "LOCAL_WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "tests.training.child", str(both), case]
+    command = [sys.executable, "-m", "tests.training.child", str(two_ranks), case]
     ranks = [
         subprocess.Popen(
             command, cwd=repository_root, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -49,23 +49,23 @@ def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -
     finally:
         for process in ranks:
             process.kill()
-    lines, expected = (RunDir(folder / "runs" / "r").metrics() for folder in (both, alone))
+    lines, expected = (RunDir(folder / "runs" / "r").metrics() for folder in (two_ranks, alone))
     assert len(lines) == len(expected) == 3
-    for line, reference in zip(lines, expected, strict=True):
-        assert line.keys() == reference.keys()
+    for metrics, reference in zip(lines, expected, strict=True):
+        assert metrics.keys() == reference.keys()
         for key, value in reference.items():
             if key not in ("t", "step_s"):
-                assert close(line[key], value), (key, line[key], value)
+                assert close(metrics[key], value), (key, metrics[key], value)
     first, second, single = (
         load_file(str(p))
-        for p in (*sorted(both.glob("weights_*")), alone / "weights_0.safetensors")
+        for p in (*sorted(two_ranks.glob("weights_*")), alone / "weights_0.safetensors")
     )
     for name, tensor in single.items():
         assert torch.equal(first[name], second[name])  # the ranks never drift apart
         assert torch.allclose(first[name], tensor, atol=2e-5), name
-    (start,) = (e for e in RunDir(both / "runs" / "r").events() if e["kind"] == "start")
+    (start,) = (e for e in RunDir(two_ranks / "runs" / "r").events() if e["kind"] == "start")
     # only the main rank writes
-    assert start["ranks"] == 2 and not list((both / "other").rglob("metrics.jsonl"))
+    assert start["ranks"] == 2 and not list((two_ranks / "other").rglob("metrics.jsonl"))
 
 
 def close(a: Any, b: Any) -> bool:

@@ -1,5 +1,5 @@
-"""kill -9 and resume: the rest of the run is the same bit by bit; what does not fit the checkpoint
-is refused."""
+"""kill -9 and resume: the remaining steps are the same bit by bit; settings that do not fit the
+checkpoint are refused."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.training.small_student import make_config, make_example, make_run, ma
 EXAMPLES = [make_example(i, length=20 + 3 * i, hints=i % 2) for i in range(6)]
 
 
-def same(line: dict[str, Any]) -> dict[str, Any]:
-    """A metrics line without what time and launch put into it."""
-    return {k: v for k, v in line.items() if k not in ("t", "step_s", "attempt")}
+def same(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of a step without those that depend on time and launch."""
+    return {k: v for k, v in metrics.items() if k not in ("t", "step_s", "attempt")}
 
 
 def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) -> None:
@@ -40,20 +40,22 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
         killed = RunDir(tmp_path / "killed" / "runs" / "r")
         assert killed.info()["state"] == "running" and len(killed.metrics()) == KILL_STEP
         assert [step for step, _ in killed.checkpoints()] == [2, 4]
-        # what a kill during a checkpoint leaves
+        # the folder that a kill during a checkpoint leaves
         (killed.checkpoints_dir / ".step_000006.part").mkdir()
 
-        whole, student = resume_run(tmp_path / "whole")
-        resumed, other = resume_run(tmp_path / "killed", resume=True)
+        uninterrupted, student = resume_run(tmp_path / "whole")
+        resumed, resumed_student = resume_run(tmp_path / "killed", resume=True)
     finally:
         torch.set_num_threads(threads)
-    clipped = [line["clipped"] for line in whole.run.metrics()]
+    clipped = [metrics["clipped"] for metrics in uninterrupted.run.metrics()]
     # the mean that the clip compares with is part of the checkpoint
     assert any(clipped[5:]) and not all(clipped)
-    assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.run.metrics()]
+    assert [same(metrics) for metrics in killed.metrics()] == [
+        same(metrics) for metrics in uninterrupted.run.metrics()
+    ]
     assert all(
         torch.equal(a, b)
-        for a, b in zip(student.model.parameters(), other.model.parameters(), strict=True)
+        for a, b in zip(student.model.parameters(), resumed_student.model.parameters(), strict=True)
     )
     assert (
         killed.info()["state"] == "done" and killed.info()["attempts"] == 2 and resumed.steps == 8
@@ -66,7 +68,7 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
         for text in killed.metrics_jsonl.read_text(encoding="utf-8").splitlines()
     ]
     assert attempts == [1] * 5 + [2] * 4  # step 5 ran twice
-    assert killed.tokens(8).read_bytes() == whole.run.tokens(8).read_bytes()
+    assert killed.tokens(8).read_bytes() == uninterrupted.run.tokens(8).read_bytes()
     assert not list(killed.checkpoints_dir.glob(".*")) and [s for s, _ in killed.checkpoints()] == [
         4,
         6,
@@ -92,7 +94,7 @@ def test_changed_settings_are_shown_and_refused_unless_accepted(tmp_path: Path) 
     result = train(
         longer, student=make_student(), examples=EXAMPLES, run=run, resume=True, accept_changes=True
     )
-    assert result.steps == 3 and [line["step"] for line in run.metrics()] == [1, 2, 3]
+    assert result.steps == 3 and [metrics["step"] for metrics in run.metrics()] == [1, 2, 3]
     assert run.resolved()["train"]["steps"] == 3
     (event,) = (e for e in run.events() if e["kind"] == "resume")
     assert event["changed"] == ["train.learning_rate: 0.001 -> 0.0005", "train.steps: 2 -> 3"]
@@ -132,11 +134,11 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
     run = make_run(tmp_path, config)
     run.add_metrics({"step": 1, "loss": 9.0})
     train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
-    assert [line["loss"] != 9.0 for line in run.metrics()] == [True, True]
+    assert [metrics["loss"] != 9.0 for metrics in run.metrics()] == [True, True]
 
 
 class Drying:
-    """A producer whose hint views run out after the second step, as when a policy stops making a
+    """A producer that runs out of hint views after the second step, as when a policy stops making a
     mistake."""
 
     def __init__(self, *, examples: list[TrainingExample], **_: Any) -> None:
@@ -153,39 +155,41 @@ def test_a_channel_that_was_exhausted_stays_so_after_a_resume(
     config = make_config(steps=6, checkpoint_every=1, starved_steps=1)
     run = make_run(tmp_path, config)
 
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["step"] == 4:
+    def interrupt(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, student=make_student(), examples=EXAMPLES, run=run, on_step=interrupt)
     result = train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
-    assert [line["hint/status"] for line in run.metrics()] == ["active"] * 2 + ["exhausted"] * 4
+    assert [step_metrics["hint/status"] for step_metrics in run.metrics()] == ["active"] * 2 + [
+        "exhausted"
+    ] * 4
     assert result.statuses["hint"] == "exhausted" and not [
         e for e in run.events() if e["kind"] == "starved"
     ]
 
 
 def test_running_means_and_bad_streaks_go_on_after_a_resume(tmp_path: Path) -> None:
-    whole = finished(
+    uninterrupted = finished(
         tmp_path / "whole", steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0
     )
     config = make_config(steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0)
     run = make_run(tmp_path / "cut", config)
 
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def interrupt(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, student=make_student(), examples=EXAMPLES, run=run, on_step=interrupt)
     train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
-    for ours, theirs in zip(run.metrics(), whole.metrics(), strict=True):
+    for ours, theirs in zip(run.metrics(), uninterrupted.metrics(), strict=True):
         assert ours["hint/scale"] == pytest.approx(theirs["hint/scale"], rel=1e-4)
-    norms = [line["hint/grad_norm"] for line in whole.metrics()]
+    norms = [step_metrics["hint/grad_norm"] for step_metrics in uninterrupted.metrics()]
     weights = [0.9**k for k in range(3)]
     expected = sum(w * n for w, n in zip(weights, norms[2::-1], strict=True)) / sum(weights)
-    assert whole.metrics()[3]["hint/scale"] == pytest.approx(1.0 / expected, rel=1e-6)
+    assert uninterrupted.metrics()[3]["hint/scale"] == pytest.approx(1.0 / expected, rel=1e-6)
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The reward of a rollout in training: shaped rewards, advantages by convention, staleness, and
-what health says about flat steps."""
+"""The reward of a rollout in training: shaped rewards, advantages by convention, staleness, and the
+warning about flat steps."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def played(
         return make_live(world, live_config(**options)).step(None, step=step, kl=kl)
 
 
-def weighed(made: LiveStep) -> dict[str, float]:
-    return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
+def weighed(live_step: LiveStep) -> dict[str, float]:
+    return {e.id: e.actions[0].advantage for e in live_step.examples if e.actions}
 
 
-def groups_of(made: LiveStep) -> list[tuple[Any, ...]]:
-    return [made.rollouts[i : i + 4] for i in range(0, len(made.rollouts), 4)]
+def groups_of(live_step: LiveStep) -> list[tuple[Any, ...]]:
+    return [live_step.rollouts[i : i + 4] for i in range(0, len(live_step.rollouts), 4)]
 
 
 def test_advantages_by_convention() -> None:
@@ -77,13 +77,16 @@ def test_advantages_by_convention() -> None:
 
 @pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo"])
 def test_the_objective_decides_what_an_advantage_is(world: TaskSource, objective: str) -> None:
-    made = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
-    found, how = weighed(made), advantages if objective == "dr_grpo" else scaled_advantages
-    mixed = [g for g in groups_of(made) if len({r.reward for r in g}) > 1]
+    live_step = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
+    advantages_found, formula = (
+        weighed(live_step),
+        advantages if objective == "dr_grpo" else scaled_advantages,
+    )
+    mixed = [g for g in groups_of(live_step) if len({r.reward for r in g}) > 1]
     assert mixed
     for group in mixed:
-        expected = how([r.reward for r in group])
-        assert [found[r.session.id] for r in group] == pytest.approx(list(expected))
+        expected = formula([r.reward for r in group])
+        assert [advantages_found[r.session.id] for r in group] == pytest.approx(list(expected))
 
 
 def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
@@ -106,14 +109,14 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
         shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count
     )
     for group in groups_of(shaped):
-        own = [rewards_of[r.session.id] for r in group]
+        group_rewards = [rewards_of[r.session.id] for r in group]
         # else four times the same episode; otherwise no rollout is left out, whatever it did
-        if len(set(own)) > 1:
+        if len(set(group_rewards)) > 1:
             assert [weighed(shaped)[r.session.id] for r in group] == pytest.approx(
-                list(advantages(own))
+                list(advantages(group_rewards))
             )
-        assert all(w < r.reward for w, r in zip(own, group, strict=True))
-    # a group of equal rewards may differ in what it took
+        assert all(w < r.reward for w, r in zip(group_rewards, group, strict=True))
+    # a group of equal rewards may differ in length
     assert len(weighed(shaped)) > len(weighed(plain))
 
 
@@ -142,11 +145,16 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
         student.model, envs, renderer=renderer(), settings=options, author="tiny"
     )
     start = frozen_reference(tiny_student(seed=1))
-    found = start_kl(start, rollouts, pad_id=0, max_tokens=4096, device="cpu")
-    other = tiny_student(seed=1).model.eval()
+    kl_of_rollout = start_kl(start, rollouts, pad_id=0, max_tokens=4096, device="cpu")
+    other_start = tiny_student(seed=1).model.eval()
     for rollout in rollouts:
         with torch.no_grad():
-            logp = other(input_ids=torch.tensor([rollout.ids])).logits[0].double().log_softmax(-1)
+            logp = (
+                other_start(input_ids=torch.tensor([rollout.ids]))
+                .logits[0]
+                .double()
+                .log_softmax(-1)
+            )
         expected = sum(
             p - float(logp[t.context_tokens + k - 1, i])
             for t in rollout.session.turns
@@ -154,13 +162,14 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
             for k, (i, p) in enumerate(zip(t.sampled.ids, t.sampled.logprobs, strict=True))
         )
         assert (
-            found[rollout.session.id] == pytest.approx(expected, abs=1e-3) and abs(expected) > 0.01
+            kl_of_rollout[rollout.session.id] == pytest.approx(expected, abs=1e-3)
+            and abs(expected) > 0.01
         )
     same = start_kl(frozen_reference(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
     assert all(abs(value) < 1e-3 for value in same.values())
-    rewards_of = shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len, kl=found)
+    rewards_of = shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len, kl=kl_of_rollout)
     assert rewards_of == pytest.approx(
-        {r.session.id: r.reward - 0.1 * found[r.session.id] for r in rollouts}
+        {r.session.id: r.reward - 0.1 * kl_of_rollout[r.session.id] for r in rollouts}
     )
     with pytest.raises(AlignmentError, match="was not measured"):
         shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len)
@@ -174,16 +183,18 @@ def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSou
         return {r.session.id: float(i % 3) for i, r in enumerate(rollouts)}
 
     assert "rollouts/kl_start" not in played(world, kl=kl).metrics and not asked
-    made = played(world, kl=kl, train={"policy": {"weight": 1.0, "kl": 0.5}})
-    assert asked == [12] and made.metrics["rollouts/kl_start"] == 1.0
-    assert made.metrics["rollouts/score"] == pytest.approx(made.metrics["rollouts/success"] - 0.5)
+    live_step = played(world, kl=kl, train={"policy": {"weight": 1.0, "kl": 0.5}})
+    assert asked == [12] and live_step.metrics["rollouts/kl_start"] == 1.0
+    assert live_step.metrics["rollouts/score"] == pytest.approx(
+        live_step.metrics["rollouts/success"] - 0.5
+    )
 
 
 # ---- staleness ----
 
 
 def aged(*versions: int) -> Any:
-    """`careless_sample` whose rollouts were sampled by older weights, in turn."""
+    """`careless_sample` with rollouts sampled by older weights, in turn."""
 
     def sample(*args: Any, version: int = -1, **options: Any) -> Any:
         return [
@@ -195,18 +206,22 @@ def aged(*versions: int) -> Any:
 
 
 def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> None:
-    whole = played(world, step=4)
-    assert all(r.version == 4 for r in whole.rollouts) and whole.metrics["rollouts/stale"] == 0
-    made = played(world, step=4, sample=aged(4, 3, 2, 3))
+    full_step = played(world, step=4)
     assert (
-        made.metrics["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
+        all(r.version == 4 for r in full_step.rollouts) and full_step.metrics["rollouts/stale"] == 0
     )
-    stale = {r.session.id for r in made.rollouts if r.version == 2}
-    assert stale and not stale & {e.id for e in made.examples}
-    for group in groups_of(made):
+    live_step = played(world, step=4, sample=aged(4, 3, 2, 3))
+    assert (
+        live_step.metrics["rollouts/stale"] == 3
+        and live_step.num_rollouts == 9
+        and len(live_step.rollouts) == 12
+    )
+    stale = {r.session.id for r in live_step.rollouts if r.version == 2}
+    assert stale and not stale & {e.id for e in live_step.examples}
+    for group in groups_of(live_step):
         left = [r for r in group if r.version > 2]
         if len({r.reward for r in left}) > 1:
-            assert [weighed(made)[r.session.id] for r in left] == pytest.approx(
+            assert [weighed(live_step)[r.session.id] for r in left] == pytest.approx(
                 list(advantages([r.reward for r in left]))
             )
     assert (
@@ -238,12 +253,12 @@ def test_a_group_of_one_has_no_difference(world: TaskSource) -> None:
 def test_a_step_without_any_difference_in_rewards_is_said_once() -> None:
     health = PolicyHealth(settings=HealthSettings())
     spreads = [0.5, 0.0, 0.0, 0.4, 0.0]
-    said = [
+    warnings = [
         [w["measure"] for w in health.observe_rollouts({"rollouts/advantage_spread": s})]
         for s in spreads
     ]
     assert (
-        said == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]]
+        warnings == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]]
         and health.find_breach() is None
     )
     again = PolicyHealth(settings=HealthSettings())

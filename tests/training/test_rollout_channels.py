@@ -1,5 +1,5 @@
-"""Policy and anchors in a step, the slow average, and steps that hold nothing: against plain
-forwards of single rows."""
+"""Policy and anchors in a step, the slow average, and empty steps: against plain forwards of single
+rows."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_the_policy_is_a_sum_over_tokens_per_rollout_with_a_stale_sampler(clip: 
         )
     )
     for num_rollouts in (3, 4, 12):
-        found = measured(trainer, ROLLOUTS, [], num_rollouts=num_rollouts)["policy"]
+        losses = measured(trainer, ROLLOUTS, [], num_rollouts=num_rollouts)["policy"]
         expected = policy_by_hand(
             trainer.models.student.model, ROLLOUTS, clip=clip, num_rollouts=num_rollouts
         )
-        assert found.loss == pytest.approx(expected, rel=1e-5)
-        assert (found.inputs, found.tokens) == (3, 6 + 6 + 18)  # the fourth has no advantage
+        assert losses.loss == pytest.approx(expected, rel=1e-5)
+        assert (losses.inputs, losses.tokens) == (3, 6 + 6 + 18)  # the fourth has no advantage
     # None: the three with an advantage
     assert measured(trainer, ROLLOUTS, [])["policy"].loss == pytest.approx(4 * expected)
 
@@ -132,19 +132,24 @@ def test_on_policy_the_gradient_is_advantage_times_that_of_the_log_prob() -> Non
         step_counts(StepInputs(examples, [], num_rollouts=6)),
     )
     (loss,) = losses
-    found = torch.autograd.grad(loss.mean_part(), trainer.trainable())
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, expected, strict=True))
+    gradients = torch.autograd.grad(loss.mean_part(), trainer.trainable())
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, expected, strict=True))
     assert loss.mean_part().item() == pytest.approx(-(0.75 * 6 - 0.25 * 6 + 0.5 * 18) / 6, rel=1e-4)
 
 
 def test_steps_make_good_messages_likelier_and_bad_ones_rarer() -> None:
     student = make_student()
     good, bad = make_example(0, hints=0, lm=False), make_example(1, hints=0, lm=False)
-    both = [make_rollout(i, advantage=a, hints=0, lm=False) for i, a in ((0, 0.5), (1, -0.5))]
+    good_and_bad = [
+        make_rollout(i, advantage=a, hints=0, lm=False) for i, a in ((0, 0.5), (1, -0.5))
+    ]
     before = [sum(logprob(student.model, e.ids, (10, 13))) for e in (good, bad)]
     trainer = start_trainer(make_config(steps=20, **ONLY_POLICY), student)
     for step in range(6):
-        assert train_step(trainer, StepInputs(both, []), step=step)["policy/status"] == "active"
+        assert (
+            train_step(trainer, StepInputs(good_and_bad, []), step=step)["policy/status"]
+            == "active"
+        )
     after = [sum(logprob(student.model, e.ids, (10, 13))) for e in (good, bad)]
     assert after[0] > before[0] + 0.1 and after[1] < before[1] - 0.1
 
@@ -170,15 +175,15 @@ def test_the_clipped_share_is_told() -> None:
     far = dataclasses.replace(
         ROLLOUTS[0], actions=(stale[0], dataclasses.replace(stale[1], advantage=-1.0))
     )
-    line = train_step(trainer, StepInputs([far], []), step=0)
-    assert line["policy/clipped"] == 0.5 and line["policy/status"] == "active"
-    line = train_step(
+    metrics = train_step(trainer, StepInputs([far], []), step=0)
+    assert metrics["policy/clipped"] == 0.5 and metrics["policy/status"] == "active"
+    metrics = train_step(
         trainer, StepInputs([dataclasses.replace(far, actions=(stale[0],))], []), step=1
     )
-    assert line["policy/clipped"] == 1.0 and line["policy/status"] == "dead"
+    assert metrics["policy/clipped"] == 1.0 and metrics["policy/status"] == "dead"
 
 
-# ---- a step that has nothing for a channel, or for any ----
+# ---- a step without inputs for a channel, or for any ----
 
 
 def flat(example: TrainingExample) -> TrainingExample:
@@ -188,8 +193,8 @@ def flat(example: TrainingExample) -> TrainingExample:
 
 
 def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
-    """Not even the optimiser's moments: the next step with an advantage does what it would have
-    done right away."""
+    """Not even the optimiser's moments move: the next step with an advantage has the effect it
+    would have had at once."""
     finals = []
     for between in (0, 2):
         trainer = start_trainer(
@@ -198,15 +203,19 @@ def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
         train_step(trainer, StepInputs(ROLLOUTS, []), step=0)
         weights = [p.detach().clone() for p in trainer.trainable()]
         for _ in range(between):
-            line = train_step(
+            metrics = train_step(
                 trainer, StepInputs([flat(e) for e in ROLLOUTS], [], num_rollouts=4), step=1
             )
-            assert (line["policy/status"], line["policy/tokens"], line["policy/loss"]) == (
+            assert (metrics["policy/status"], metrics["policy/tokens"], metrics["policy/loss"]) == (
                 "exhausted",
                 0,
                 None,
             )
-            assert line["grad_norm"] == 0 and line["loss"] == 0 and "policy/clipped" not in line
+            assert (
+                metrics["grad_norm"] == 0
+                and metrics["loss"] == 0
+                and "policy/clipped" not in metrics
+            )
             assert all(torch.equal(a, b) for a, b in zip(weights, trainer.trainable(), strict=True))
         train_step(trainer, StepInputs(ROLLOUTS, []), step=1)
         finals.append([p.detach().clone() for p in trainer.trainable()])
@@ -219,13 +228,13 @@ def test_a_step_without_anything_says_so() -> None:
     )
     before = [p.detach().clone() for p in trainer.trainable()]
     for examples in ([], [flat(make_rollout(0, hints=0, lm=False))]):
-        line = train_step(trainer, StepInputs(examples, [], num_rollouts=6), step=0)
-        assert [line[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and line[
+        metrics = train_step(trainer, StepInputs(examples, [], num_rollouts=6), step=0)
+        assert [metrics[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and metrics[
             "loss"
         ] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.trainable(), strict=True))
-    line = train_step(trainer, StepInputs([ROLLOUTS[0], make_example(1)], PAIRS), step=1)
-    assert [line[f"{name}/status"] for name in CHANNELS] == ["active"] * 4
+    metrics = train_step(trainer, StepInputs([ROLLOUTS[0], make_example(1)], PAIRS), step=1)
+    assert [metrics[f"{name}/status"] for name in CHANNELS] == ["active"] * 4
 
 
 # ---- anchors and clones ----
@@ -238,20 +247,22 @@ def nll(model: Any, examples: list[TrainingExample]) -> float:
 
 def test_preference_is_the_mean_over_pairs_plus_anchors_per_token() -> None:
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
-    both, pairs = (
+    two_pairs, pairs = (
         measured(trainer, ROLLOUTS, PAIRS)["preference"],
         measured(trainer, [], PAIRS)["preference"],
     )
-    assert both.loss == pytest.approx(
+    assert two_pairs.loss == pytest.approx(
         pairs.loss + 3.0 * nll(trainer.models.student.model, ROLLOUTS), rel=1e-5
     )
-    assert (both.inputs, both.tokens, pairs.inputs, pairs.tokens) == (4, 26, 2, 20)
-    one = (
+    assert (two_pairs.inputs, two_pairs.tokens, pairs.inputs, pairs.tokens) == (4, 26, 2, 20)
+    one_pair = (
         measured(trainer, ROLLOUTS, PAIRS[:1])["preference"],
         measured(trainer, [], PAIRS[:1])["preference"],
     )
     # whatever the number of pairs
-    assert one[0].loss - one[1].loss == pytest.approx(both.loss - pairs.loss, rel=1e-5)
+    assert one_pair[0].loss - one_pair[1].loss == pytest.approx(
+        two_pairs.loss - pairs.loss, rel=1e-5
+    )
 
 
 def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
@@ -259,13 +270,13 @@ def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
     alone = measured(trainer, ROLLOUTS, [])["preference"]
     assert alone.loss == pytest.approx(3.0 * nll(trainer.models.student.model, ROLLOUTS), rel=1e-5)
     assert (alone.inputs, alone.tokens) == (2, 6) and alone.grad_norm > 0 and alone.metrics == {}
-    line = train_step(trainer, StepInputs([ROLLOUTS[3]], []), step=0)
-    assert line["preference/status"] == "active" and line["policy/status"] == "starved"
+    metrics = train_step(trainer, StepInputs([ROLLOUTS[3]], []), step=0)
+    assert metrics["preference/status"] == "active" and metrics["policy/status"] == "starved"
     without = start_trainer(
         make_config(**LIVE | {"preference": {"weight": 1.0, "anchor": 0.0}}), make_student()
     )
-    seen = measured(without, ROLLOUTS, [])["preference"]
-    assert (seen.inputs, seen.tokens, seen.loss) == (0, 0, 0.0)
+    pair_loss = measured(without, ROLLOUTS, [])["preference"]
+    assert (pair_loss.inputs, pair_loss.tokens, pair_loss.loss) == (0, 0, 0.0)
 
 
 def test_accuracy_and_log_ratio_of_pairs() -> None:
@@ -280,14 +291,17 @@ def test_accuracy_and_log_ratio_of_pairs() -> None:
         ]
         gains.append(gain[0])
         right.append(gain[0] > gain[1])
-    told = measured(trainer, ROLLOUTS, PAIRS)["preference"].metrics
-    assert told["accuracy"] == sum(right) / 2 and told["chosen_logratio"] == pytest.approx(
-        sum(gains) / 2, abs=1e-5
-    )
+    pair_metrics = measured(trainer, ROLLOUTS, PAIRS)["preference"].metrics
+    assert pair_metrics["accuracy"] == sum(right) / 2 and pair_metrics[
+        "chosen_logratio"
+    ] == pytest.approx(sum(gains) / 2, abs=1e-5)
     swapped = [
         dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids) for p in PAIRS
     ]
-    assert measured(trainer, [], swapped)["preference"].metrics["accuracy"] == 1 - told["accuracy"]
+    assert (
+        measured(trainer, [], swapped)["preference"].metrics["accuracy"]
+        == 1 - pair_metrics["accuracy"]
+    )
 
 
 def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
@@ -308,16 +322,16 @@ def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
             (len(p.prefix_ids), len(p.prefix_ids + p.chosen_ids)),
         )
     ]
-    found = measured(trainer, [], PAIRS)["preference"]
+    losses = measured(trainer, [], PAIRS)["preference"]
     assert (
-        found.loss == pytest.approx(sum(values) / 6, rel=1e-5)
-        and (found.inputs, found.tokens) == (2, 6)
-        and not found.metrics
+        losses.loss == pytest.approx(sum(values) / 6, rel=1e-5)
+        and (losses.inputs, losses.tokens) == (2, 6)
+        and not losses.metrics
     )
     others = [dataclasses.replace(p, rejected_ids=(7, 7, 7)) for p in PAIRS]
-    assert measured(trainer, [], others)["preference"].loss == pytest.approx(found.loss, rel=1e-6)
+    assert measured(trainer, [], others)["preference"].loss == pytest.approx(losses.loss, rel=1e-6)
     with_anchors = measured(trainer, ROLLOUTS, PAIRS)["preference"].loss
-    assert with_anchors == pytest.approx(found.loss + 10.0 * nll(model, ROLLOUTS), rel=1e-5)
+    assert with_anchors == pytest.approx(losses.loss + 10.0 * nll(model, ROLLOUTS), rel=1e-5)
 
 
 # ---- rows end with their last loss token ----
@@ -327,17 +341,17 @@ def test_cutting_rows_changes_no_value() -> None:
     examples = [*ROLLOUTS, make_example(7, hints=0, lm=False), make_example(8, hints=0)]
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
     rows = loss_rows(examples, trainer.settings)
-    # lm_ce is off: e8 has nothing
+    # lm_ce is off: e8 has no loss token
     assert [(e.id, len(e.ids)) for e in rows] == [("e0", 24), ("e1", 31), ("e2", 20), ("e3", 17)]
     counts = step_counts(StepInputs(examples, PAIRS))
-    found = [
+    parts = [
         accumulate(trainer, micro_batches(part, PAIRS, micro_tokens=9999), counts, scales=None)
         for part in (examples, rows)
     ]
     for name in CHANNELS:
-        assert found[0][name].loss == pytest.approx(found[1][name].loss, rel=1e-5)
-        assert found[0][name].grad_norm == pytest.approx(found[1][name].grad_norm, rel=1e-5)
-        assert found[0][name].tokens == found[1][name].tokens
+        assert parts[0][name].loss == pytest.approx(parts[1][name].loss, rel=1e-5)
+        assert parts[0][name].grad_norm == pytest.approx(parts[1][name].grad_norm, rel=1e-5)
+        assert parts[0][name].tokens == parts[1][name].tokens
     only_policy = loss_rows(examples, make_config(**ONLY_POLICY).train)
     assert [(e.id, len(e.ids), len(e.hints), e.anchored) for e in only_policy] == [
         ("e0", 13, 0, ()),
@@ -364,8 +378,10 @@ def test_the_slow_average_starts_at_the_student_and_moves_by_its_share() -> None
             0.75 * old + 0.25 * new.detach()
             for old, new in zip(expected, trainer.trainable(), strict=True)
         ]
-        for mean, own, new in zip(expected, teacher.parameters(), trainer.trainable(), strict=True):
-            assert torch.allclose(mean, own, atol=1e-7) and not torch.equal(own, new)
+        for mean, averaged, new in zip(
+            expected, teacher.parameters(), trainer.trainable(), strict=True
+        ):
+            assert torch.allclose(mean, averaged, atol=1e-7) and not torch.equal(averaged, new)
     assert all(not p.requires_grad and p.grad is None for p in teacher.parameters())
 
 

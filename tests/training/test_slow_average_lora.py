@@ -51,7 +51,7 @@ def lora_student(base: Path) -> Student:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in student.model.named_parameters():
-            if "lora_B" in name:  # adapters that begin at no change would say nothing about A
+            if "lora_B" in name:  # adapters that begin at zero would leave A untested
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
     return student
 
@@ -91,19 +91,21 @@ def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(
         train_step(trainer, StepInputs(EXAMPLES, []), step=step)
         now = adapters(trainer.models.student.model)
         expected = {name: (1 - EMA) * old + EMA * now[name] for name, old in expected.items()}
-    own = adapters(trainer.models.references["hint"].model)
-    assert own.keys() == expected.keys() and all(
-        torch.allclose(own[name], mean, atol=1e-7) for name, mean in expected.items()
+    adapters_of_teacher = adapters(trainer.models.references["hint"].model)
+    assert adapters_of_teacher.keys() == expected.keys() and all(
+        torch.allclose(adapters_of_teacher[name], mean, atol=1e-7)
+        for name, mean in expected.items()
     )
-    assert any(float((own[name] - now[name]).abs().max()) > 1e-3 for name in own)
-    found, student, pairs = hint_loss(trainer), trainer.models.student.model, [make_pair(0)]
-    assert found == pytest.approx(
+    assert any(
+        float((adapters_of_teacher[name] - now[name]).abs().max()) > 1e-3
+        for name in adapters_of_teacher
+    )
+    loss, student, pairs = hint_loss(trainer), trainer.models.student.model, [make_pair(0)]
+    assert loss == pytest.approx(
         by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4
     )
     # nor the start
-    assert found != pytest.approx(
-        by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2
-    )
+    assert loss != pytest.approx(by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2)
 
 
 def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
@@ -128,8 +130,8 @@ def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
 
 
 def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> None:
-    """peft makes adapters in float32; a model that was cast as a whole has others, and the base
-    stays what it is."""
+    """peft makes adapters in float32; a model that was cast as a whole has others, and the base is
+    unchanged."""
     student = lora_student(base)
     student.model.bfloat16()
     teacher = averaged_reference(student, ema=EMA)
@@ -143,29 +145,32 @@ def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> N
 
 def test_both_layouts_agree(base: Path) -> None:
     def student() -> Student:
-        made = lora_student(base)
-        made.model.double()
-        return made
+        lora = lora_student(base)
+        lora.model.double()
+        return lora
 
     check_layouts(student, sessions(2, 3), hint={"weight": 1.0, "teacher": "ema"}, within=1e-5)
 
 
 def test_a_resumed_run_is_taught_by_the_same_average(base: Path, tmp_path: Path) -> None:
     config = make_config(**HOW, steps=4, checkpoint_every=2)
-    whole = make_run(tmp_path, config, name="whole")
-    train(config, student=lora_student(base), examples=EXAMPLES, run=whole)
+    uninterrupted = make_run(tmp_path, config, name="whole")
+    train(config, student=lora_student(base), examples=EXAMPLES, run=uninterrupted)
     cut = make_run(tmp_path, config, name="cut")
 
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def interrupt(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, student=lora_student(base), examples=EXAMPLES, run=cut, on_step=interrupt)
     train(config, student=lora_student(base), examples=EXAMPLES, run=cut, resume=True)
-    losses = [[line["hint/loss"] for line in run.metrics()] for run in (whole, cut)]
+    losses = [
+        [step_metrics["hint/loss"] for step_metrics in run.metrics()]
+        for run in (uninterrupted, cut)
+    ]
     assert losses[0] == losses[1] and len(losses[0]) == 4
-    ends = [load_extra(run.checkpoint(4)) for run in (whole, cut)]
+    ends = [load_extra(run.checkpoint(4)) for run in (uninterrupted, cut)]
     assert ends[0].keys() == ends[1].keys() and all("lora_" in name for name in ends[0])
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     with pytest.raises(DataError, match="slow average"):

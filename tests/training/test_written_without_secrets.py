@@ -1,4 +1,4 @@
-"""What a run writes of episodes and messages passes redaction first."""
+"""All episodes and messages that a run writes pass redaction first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = "gh" + "p_" + "a7Zk" * 9
 def episode() -> Session:
     """An episode whose student read a key aloud; its sampled ids spell the key as well."""
     asked = Turn(role="user", author="human", blocks=(Text("go"),))
-    said = Turn(
+    reply = Turn(
         role="assistant",
         author="tiny",
         blocks=(Text(f"The key is {SECRET}."),),
@@ -26,7 +26,7 @@ def episode() -> Session:
     harmless = Turn(
         role="assistant", author="tiny", blocks=(Text("Done."),), sampled=Sampled((6,), (-0.3,))
     )
-    turns = (asked, said, harmless)
+    turns = (asked, reply, harmless)
     return Session(
         id="e1",
         source=SourceRef(file=""),
@@ -49,10 +49,10 @@ def test_a_sampled_episode_is_written_without_its_secrets(tmp_path: Path) -> Non
 
 
 def test_the_ids_of_what_went_go_too_and_those_of_other_messages_stay() -> None:
-    """Whoever has the tokenizer reads a secret in the ids of its message."""
+    """Anyone with the tokenizer can read a secret from the ids of its message."""
     redactor = Redactor(environ={})
-    _, said, harmless = (redact_turn(turn, redactor) for turn in episode().turns)
-    assert said.sampled is None and SECRET not in json.dumps(
-        [block.text for block in said.blocks if isinstance(block, Text)]
+    _, redacted, harmless = (redact_turn(turn, redactor) for turn in episode().turns)
+    assert redacted.sampled is None and SECRET not in json.dumps(
+        [block.text for block in redacted.blocks if isinstance(block, Text)]
     )
     assert harmless.sampled == Sampled((6,), (-0.3,))

@@ -39,8 +39,8 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
     """One window of `turns` messages: each is trained, sampled, anchored or mistaken; some have a
     chosen answer in their place.
 
-    The first pair has a context of its own, as after a template that rewrote history. `repeated` =
-    few different ids, so that branches share more than their prefixes.
+    The first pair has a separate context, as after a template that rewrote history. With `repeated`
+    there are few different ids, so that branches share more than their prefixes.
     """
     rng = random.Random(number)
     high = 4 if repeated else VOCAB
@@ -110,14 +110,14 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
     return [example], pairs
 
 
-def sessions(*numbers: int, **how: Any) -> Session:
-    """Several of them."""
-    made = [make_session(number, **how) for number in numbers]
-    return [e for examples, _ in made for e in examples], [p for _, pairs in made for p in pairs]
+def sessions(*numbers: int, **kwargs: Any) -> Session:
+    """The examples and pairs of several sessions."""
+    logs = [make_session(number, **kwargs) for number in numbers]
+    return [e for examples, _ in logs for e in examples], [p for _, pairs in logs for p in pairs]
 
 
 def trainer_of(student: Student, layout: str, **train: Any) -> Trainer:
-    """A trainer in a layout whose student has moved away from its start; the same for every
+    """A trainer in a layout whose student has moved away from its start, equally in every
     layout."""
     config: Config = make_config(**{**SETTINGS, **train, "layout": layout})
     trainer = start_trainer(config, student)
@@ -135,7 +135,7 @@ def trainer_of(student: Student, layout: str, **train: Any) -> Trainer:
 def outcome(
     trainer: Trainer, data: Session, scales: dict[Channel, float] | None = None
 ) -> tuple[dict[Channel, ChannelStep], list[Tensor]]:
-    """What is found of each channel, and every parameter's gradient of the scaled sum."""
+    """The losses of each channel, and every parameter's gradient of the scaled sum."""
     examples, pairs = data
     limit = trainer.settings.micro_tokens
     micros: list[Micro] = pack_micro_batches(
@@ -143,11 +143,11 @@ def outcome(
     )
     trainer.optimiser.zero_grad()
     every: dict[Channel, float] = {name: 1.0 + k for k, name in enumerate(CHANNELS)}
-    found = accumulate(
+    losses = accumulate(
         trainer, micros, step_counts(StepInputs(examples, pairs)), scales=scales or every
     )
     gradients = [
         torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()
     ]
     trainer.optimiser.zero_grad()
-    return found, gradients
+    return losses, gradients

@@ -1,4 +1,4 @@
-"""One sandbox for all tests of the workshop: its runs share nothing but the worker."""
+"""One sandbox for all tests of the workshop: its runs share only the worker."""
 
 from __future__ import annotations
 

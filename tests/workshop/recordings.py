@@ -25,8 +25,10 @@ STUDENT = "tiny-student"
 SLACK = 3
 
 
-def said_on(tasks: list[Task], sandbox: Sandbox, *, level: int = 1) -> Iterator[list[Turn | str]]:
-    """What the careless player says in an episode of each task, with the slack of a recording."""
+def played_messages(
+    tasks: list[Task], sandbox: Sandbox, *, level: int = 1
+) -> Iterator[list[Turn | str]]:
+    """The careless player's messages in an episode of each task, with the slack of a recording."""
     rng = random.Random(5)
     for task in tasks:
         session = play(

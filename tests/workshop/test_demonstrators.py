@@ -71,11 +71,11 @@ def test_the_careless_player_neither_fails_nor_succeeds_always(
 
 def test_the_same_seed_plays_the_same_episodes(sandbox: Sandbox) -> None:
     tasks = make_tasks(40, seed=23)
-    one, again, other = (
+    first, again, other_seed = (
         [s for _, s in played(tasks, sandbox, player(LEVELS[2].habits, seed=seed))]
         for seed in (1, 1, 2)
     )
-    assert one == again and one != other
+    assert first == again and first != other_seed
 
 
 @pytest.mark.parametrize(
@@ -124,16 +124,16 @@ def test_a_player_who_was_hinted_does_not_make_that_mistake(sandbox: Sandbox) ->
     assert any(env.tally.errors["bad_arguments"] for env, _ in episodes)
 
 
-def same(one: Turn, other: Turn) -> bool:
-    return [(c.name, json.dumps(dict(c.arguments))) for c in one.calls] == [
-        (c.name, json.dumps(dict(c.arguments))) for c in other.calls
+def same(left: Turn, right: Turn) -> bool:
+    return [(c.name, json.dumps(dict(c.arguments))) for c in left.calls] == [
+        (c.name, json.dumps(dict(c.arguments))) for c in right.calls
     ]
 
 
 def test_teachers_agree_against_the_detour_share_the_wrong_names_and_disagree_at_the_end(
     sandbox: Sandbox,
 ) -> None:
-    """So a preference cures B, cannot cure A, and has nothing to say about C."""
+    """So a preference cures B, cannot cure A, and has no effect on C."""
     unanimous: Counter[bool] = Counter()
     for task in make_tasks(200, seed=27):
         env = WorkshopEnv(task, sandbox=sandbox, slack=3)

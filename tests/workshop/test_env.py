@@ -1,4 +1,4 @@
-"""The workshop's rules: what is rewarded, what is answered, and what our own detectors make of
+"""The workshop's rules: its rewards, its answers, and the sites that our own detectors find in
 it."""
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def test_a_perfect_episode_is_worth_one(sandbox: Sandbox) -> None:
 
 
 def test_a_hidden_failure_is_worth_nothing(sandbox: Sandbox) -> None:
-    """The visible test passes, the tests were run, it said done - and one hidden point is wrong."""
+    """The visible test passes, the tests were run, the player claims to be done - and one hidden
+    point is wrong."""
     env = started(make_task(4, kind="fix"), sandbox)
     target, check = env.task.targets[0], env.task.visible[0]
     head = target.before.partition("return")[0]
@@ -89,12 +90,12 @@ def test_a_hidden_failure_is_worth_nothing(sandbox: Sandbox) -> None:
 
 
 def test_a_change_elsewhere_is_worth_nothing(sandbox: Sandbox) -> None:
-    """A comment in another file passes every test and is still not what was asked."""
+    """A comment in another file passes every test and still violates the task."""
     env = started(make_task(2, kind="set"), sandbox)
     solve(env)
-    other = next(p for p in env.files if p not in {t.path for t in env.task.targets})
-    line = env.files[other].splitlines()[0]
-    assert edit(env, other, line, f"{line}  # seen") == ("ok", False)
+    other_path = next(p for p in env.files if p not in {t.path for t in env.task.targets})
+    line = env.files[other_path].splitlines()[0]
+    assert edit(env, other_path, line, f"{line}  # seen") == ("ok", False)
     assert answer(env, calls("run_tests")) == ("All tests passed.", False)
     env.reply(says("Done."))
     assert env.reward() == 0.0
@@ -166,7 +167,7 @@ def test_hidden_tests_are_never_shown(sandbox: Sandbox) -> None:
 
 
 def mistakes(task: Task) -> dict[str, list[Turn]]:
-    """Kind of mistake -> messages whose last one makes it."""
+    """Kind of mistake -> messages, the last of which makes it."""
     tools, target = task.tools, task.targets[0]
     read = calls(tools.reader, "r", path=target.path)
 
@@ -277,7 +278,7 @@ def test_tests_really_run_once_per_state(sandbox: Sandbox, monkeypatch: pytest.M
     assert play(env, oracle).outcome == 1.0
     assert runs == [dict(env.task.files), env.files]
     assert play(WorkshopEnv(env.task, sandbox=sandbox), oracle).outcome == 1.0
-    assert len(runs) == 4  # another episode asks again: nothing is remembered from one to the next
+    assert len(runs) == 4  # another episode asks again: episodes share no state
 
 
 def test_an_episode_can_be_taken_up_in_the_middle(sandbox: Sandbox) -> None:

@@ -1,5 +1,5 @@
-"""Lessons: a right hint keeps the player from one mistake, a foreign one changes nothing, both read
-as the hint channel writes them."""
+"""Lessons: a right hint keeps the player from one mistake, a foreign one changes nothing, both are
+rendered as in the hint channel."""
 
 from __future__ import annotations
 
@@ -86,18 +86,18 @@ def test_below_a_foreign_hint_behaviour_is_as_without_any(kind: str) -> None:
         for lesson, hint, message in below_hints()
         if hint not in own_hints(lesson)
     ]
-    seen = [(lesson, message) for lesson, message in foreign if _invites(lesson, message, kind)]
-    assert len(seen) > 8
+    lured = [(lesson, message) for lesson, message in foreign if _invites(lesson, message, kind)]
+    assert len(lured) > 8
     # The habit is certain at first sight; only after the same error is it mostly given up.
     first = [
-        (lesson, message) for lesson, message in seen if not _erred_before(lesson, message, kind)
+        (lesson, message) for lesson, message in lured if not _erred_before(lesson, message, kind)
     ]
     assert first and all(is_mistake(lesson, message, kind) for lesson, message in first)
 
 
 def _invites(lesson: Lesson, message: Turn, kind: str) -> bool:
-    """Whether the habit would be wrong in this message: it reads, or edits, where names differ from
-    the habit."""
+    """Whether the habit would be wrong in this message: it reads, or edits, with names that differ
+    from the habit's."""
     offered = {tool.name for tool in lesson.tools}
     if kind == "unknown_tool":
         reads = any(set(call.arguments) == {"path"} for call in message.calls)
@@ -111,8 +111,8 @@ def _invites(lesson: Lesson, message: Turn, kind: str) -> bool:
 
 def _erred_before(lesson: Lesson, message: Turn, kind: str) -> bool:
     before = lesson.turns[: lesson.turns.index(message)]
-    words = "No such tool" if kind == "unknown_tool" else "InputValidationError"
-    return any(words in result.text for turn in before for result in turn.results)
+    error_text = "No such tool" if kind == "unknown_tool" else "InputValidationError"
+    return any(error_text in result.text for turn in before for result in turn.results)
 
 
 def test_the_hints_are_those_that_the_hint_channel_writes(sandbox: Sandbox) -> None:
@@ -157,8 +157,8 @@ def test_the_reckoner_refuses_lines_that_no_task_holds() -> None:
 
 
 def test_led_lessons_go_past_the_habits_and_do_not_train_what_they_replaced() -> None:
-    """Where a certain habit would have been wrong the right message stands, and is read, not
-    learnt; all others are learnt."""
+    """At a message in which a certain habit would be wrong, the right message is context only; all
+    others are learned."""
     led = [
         make_lesson(f"led:{i}", habits=Habits(), tests=LessonTests(), led=1.0) for i in range(80)
     ]

@@ -1,4 +1,4 @@
-"""What may stand in a line that is judged: nothing through which code sees more than its own
+"""The code that a judged line may contain: nothing that gives it access to more than its own
 numbers."""
 
 from __future__ import annotations
@@ -114,20 +114,21 @@ def test_no_other_built_in_name_passes(name: str) -> None:
 
 
 REACHING = """
-breakpoint callable classmethod compile delattr dir eval exec format getattr globals hasattr hash help id input issubclass iter locals
-memoryview next object open property repr setattr staticmethod super type vars __import__
+breakpoint callable classmethod compile delattr dir eval exec format getattr globals hasattr hash
+help id input issubclass iter locals memoryview next object open property repr setattr staticmethod
+super type vars __import__
 """
 
 
 def test_the_names_that_pass_only_compute() -> None:
-    """A list to be read: whoever adds a name says here that it reaches neither an attribute, a
-    frame, a module nor a file."""
+    """A list for review: adding a name asserts that it reaches neither an attribute, a frame, a
+    module nor a file."""
     assert not BUILTINS & set(REACHING.split())
     assert not any(name.startswith("_") for name in BUILTINS) and set(dir(builtins)) >= BUILTINS
 
 
 def test_what_a_later_python_adds_does_not_pass() -> None:
-    """The list names what passes, not what does not."""
+    """The list holds the allowed names, not the refused ones."""
     statements = {cls for cls in _ALLOWED if issubclass(cls, ast.stmt)}
     assert statements == {
         *(ast.FunctionDef, ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign),

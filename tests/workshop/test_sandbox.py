@@ -29,7 +29,7 @@ LAYERS = ["namespaces", "empty_root", "landlock", "seccomp"]
 
 
 def answer(sandbox: Sandbox, code: str, *, expression: str = "result") -> ExpressionResult:
-    """What one expression comes to after a file with this code was imported."""
+    """The value of one expression after a file with this code was imported."""
     return sandbox.run({"main.py": code}, [("main.py", expression)]).answers[0]
 
 
@@ -88,12 +88,12 @@ def test_every_way_out_is_refused(sandbox: Sandbox, way: str) -> None:
 
 @pytest.mark.parametrize("way", ESCAPES)
 def test_every_way_out_is_open_without_walls(way: str, tmp_path: Path) -> None:
-    """Else the test above would prove nothing: each attempt works in a plain process (in a copy,
-    which it may well end)."""
+    """Otherwise the test above would prove nothing: each attempt works in a plain process (in a
+    copy, which it may well end)."""
     code = f"""
 value = {ESCAPES[way].replace("/tmp/workshop-escape", str(tmp_path / "escape"))}
 import os
-if value != 0 or {way!r} != "start a process":  # the forked child says nothing
+if value != 0 or {way!r} != "start a process":  # the forked child prints nothing
     os._exit(0 if not isinstance(value, int) or value >= 0 else 1)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
@@ -108,7 +108,7 @@ if value != 0 or {way!r} != "start a process":  # the forked child says nothing
     ],
 )
 def test_each_layer_holds_by_itself(layers: str, ways: list[str]) -> None:
-    """The walls stand behind one another; here each stands alone, in a worker that `Sandbox` itself
+    """The walls back one another up; here each is tested alone, in a worker that `Sandbox` itself
     would refuse to use."""
     worker = subprocess.Popen(
         [
@@ -182,9 +182,9 @@ def test_a_hole_in_the_filter_is_found_before_the_first_run(
 
 
 def test_what_is_in_force_is_named() -> None:
-    found = sandbox_mechanisms()
-    assert f"{len(ALLOWED)} system calls pass" in found["seccomp"]
-    assert "CPU time" in found["rlimits"]
+    mechanisms = sandbox_mechanisms()
+    assert f"{len(ALLOWED)} system calls pass" in mechanisms["seccomp"]
+    assert "CPU time" in mechanisms["rlimits"]
 
 
 def test_nothing_is_left_for_the_next_run(sandbox: Sandbox) -> None:
@@ -240,7 +240,7 @@ def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("print('x' * 10**7)\nresult = 1", ""),
         ("import os\nos._exit(0)", "the process died"),
@@ -255,9 +255,9 @@ def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
         ("import json\njson.dumps = None\nimport os\nos._exit = print\nresult = 1", ""),
     ],
 )
-def test_hostile_code_harms_its_own_run_only(sandbox: Sandbox, code: str, said: str) -> None:
-    found = answer(sandbox, code)
-    assert said in found.error if said else found.equals(1)
+def test_hostile_code_harms_its_own_run_only(sandbox: Sandbox, code: str, expected: str) -> None:
+    answers = answer(sandbox, code)
+    assert expected in answers.error if expected else answers.equals(1)
     assert answer(sandbox, "result = 2").equals(2)
 
 
@@ -313,12 +313,12 @@ def test_what_comes_in_another_form_is_no_answer(sandbox: Sandbox) -> None:
     code += "while 'evaluate_expression' not in frame.f_globals:\n    frame = frame.f_back\n"
     code += "frame.f_globals['evaluate_expression'] = lambda *asked: {form}\n"
     for form in ("['value']", "['error', 3]", "{'value': 5}", "5", "['value', 5, 5]", "[[]]"):
-        found = sandbox.run(
+        answers = sandbox.run(
             {"main.py": code.replace("{form}", form)}, [("main.py", "5"), ("main.py", "6")]
         )
-        assert {a.error for a in found.answers} == {"Stopped: no answer that can be read"}
+        assert {a.error for a in answers.answers} == {"Stopped: no answer that can be read"}
     forged = sandbox.run({"main.py": code.replace("{form}", "['value', 5]")}, [("main.py", "6")])
-    # in its own process code says what it likes: see judge.py for whom that is believed of
+    # in its own process, code can print anything: task_tests.py decides what is believed
     assert forged.answers[0].equals(5)
 
 
@@ -337,8 +337,8 @@ at_import = told("anot", "her")
 
 
 def test_no_question_is_there_before_the_last_is_answered(sandbox: Sandbox) -> None:
-    """Code that looks through all of its process finds the question that it is asked, and none that
-    follows."""
+    """Code that searches its whole process finds the current question, and none of the following
+    ones."""
     asked = [
         ("main.py", "told('to', 'ld(')"),
         ("main.py", "told('anot', 'her')"),
@@ -365,7 +365,7 @@ def flood():
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "[0 for _ in iter(int, 1)]", "flood()"])
 def test_an_answer_that_was_given_stands_however_the_run_ends(end: str) -> None:
-    """Else the first answer would tell what a later question was."""
+    """Otherwise the first answer would reveal a later question."""
     with Sandbox(limits=SandboxLimits(time_s=0.3, wall_s=2.0)) as sandbox:
         run = sandbox.run(
             {"main.py": f"{FLOOD}\nresult = 1\n"},
@@ -381,8 +381,8 @@ def test_a_flood_of_output_is_cut(sandbox: Sandbox) -> None:
 
 def test_the_code_holds_two_descriptors_at_most(sandbox: Sandbox) -> None:
     code = f"libc = {LIBC}\nresult = sum(libc.close(i) == 0 for i in range(1024))\n"
-    found = answer(sandbox, code)
-    assert found.error == "Stopped: the process died"  # the answer's pipe was among them
+    answers = answer(sandbox, code)
+    assert answers.error == "Stopped: the process died"  # the answer's pipe was among them
     code = (
         f"libc = {LIBC}\nimport os\nopen_ones = []\nbuffer ="
         " __import__('ctypes').create_string_buffer(256)\n"
@@ -391,7 +391,7 @@ def test_the_code_holds_two_descriptors_at_most(sandbox: Sandbox) -> None:
         "for i in range(1024):\n    if libc.fstat(i, buffer) == 0:\n       "
         " open_ones.append(i)\nresult = len(open_ones)\n"
     )
-    # 0 where the C library asks by another system call, which is refused
+    # 0 if the C library uses another system call, which is refused
     assert answer(sandbox, code).value in (0, 2)
 
 

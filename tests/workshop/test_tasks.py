@@ -60,14 +60,17 @@ def test_no_task_and_no_tool_set_of_training_is_held_out(by_split: dict[Split, l
         split: {key for task in tasks for key in task.keys} for split, tasks in by_split.items()
     }
     tools = {split: {task.tools.key for task in tasks} for split, tasks in by_split.items()}
-    for one, other in (
+    for first_split, other_split in (
         ("train", "heldout"),
         ("train", "monitor"),
         ("monitor", "heldout"),
         ("train", "words"),
         ("heldout", "words"),
     ):
-        assert keys[one] and not keys[one] & keys[other], (one, other)
+        assert keys[first_split] and not keys[first_split] & keys[other_split], (
+            first_split,
+            other_split,
+        )
     for held_out in ("heldout", "words"):
         assert not (tools["train"] | tools["monitor"]) & tools[held_out]
         assert len(tools[held_out]) > 30
@@ -114,8 +117,8 @@ def test_hidden_tests_see_what_the_visible_one_does_not(sandbox: Sandbox) -> Non
         files[target.path] = files[target.path].replace(
             target.before, f"{head}return {task.visible[0].expected}"
         )
-        found = run_tests(task, files, sandbox=sandbox)
-        assert not found.failures and not found.all_pass
+        test_results = run_tests(task, files, sandbox=sandbox)
+        assert not test_results.failures and not test_results.all_pass
 
 
 def test_anything_else_that_changed_is_seen() -> None:
@@ -125,9 +128,9 @@ def test_anything_else_that_changed_is_seen() -> None:
         **task.files,
         target.path: task.files[target.path].replace(target.before, target.after),
     }
-    other = next(path for path in task.files if path != target.path)
+    other_path = next(path for path in task.files if path != target.path)
     assert not task.changed_elsewhere(right)
-    assert task.changed_elsewhere({**right, other: right[other] + "# a comment\n"})
+    assert task.changed_elsewhere({**right, other_path: right[other_path] + "# a comment\n"})
     assert task.changed_elsewhere({**right, target.path: right[target.path] + "\n"})
     assert task.changed_elsewhere(
         {
@@ -136,7 +139,9 @@ def test_anything_else_that_changed_is_seen() -> None:
         }
     )
     assert task.changed_elsewhere({**right, "new.py": ""})
-    assert task.changed_elsewhere({path: text for path, text in right.items() if path != other})
+    assert task.changed_elsewhere(
+        {path: text for path, text in right.items() if path != other_path}
+    )
     neighbour = next(line for line in task.files[target.path].splitlines() if line != target.before)
     assert task.changed_elsewhere(
         {**right, target.path: right[target.path].replace(neighbour, neighbour + "0")}

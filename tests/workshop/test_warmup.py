@@ -51,8 +51,8 @@ def test_names_stay_apart_from_the_phrases_around_them(tokenizer: object) -> Non
         for tool in lesson.tools:
             name = tuple(renderer.codec.encode(tool.name, cuts=()).ids)
             called = sum(call.name == tool.name for turn in lesson.turns for call in turn.calls)
-            found = sum(ids[i : i + len(name)] == name for i in range(len(ids)))
-            assert found >= 1 + called, tool.name
+            count = sum(ids[i : i + len(name)] == name for i in range(len(ids)))
+            assert count >= 1 + called, tool.name
 
 
 def test_copies_are_said_twice_and_only_the_second_is_trained() -> None:
@@ -65,12 +65,13 @@ def test_copies_are_said_twice_and_only_the_second_is_trained() -> None:
 def test_the_same_seed_gives_the_same_student_and_it_learns_the_lessons(tokenizer: object) -> None:
     plan = WarmUpSettings(steps=12, lessons=4, ramp=4, copy_steps=6, seed=3)
     first, second = (warm_up(tokenizer, plan=plan) for _ in range(2))
-    other = warm_up(
+    other_student = warm_up(
         tokenizer, plan=WarmUpSettings(steps=12, lessons=4, ramp=4, copy_steps=6, seed=4)
     )
     same = [torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)]
     assert all(same) and not all(
-        torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(first.parameters(), other_student.parameters(), strict=True)
     )
     assert 400_000 <= sum(p.numel() for p in first.parameters()) <= 800_000
 

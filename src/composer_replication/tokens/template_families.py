@@ -3,7 +3,7 @@
 An official template may rewrite history (Qwen3 strips the think block of earlier messages) or lose
 text (Llama 3.x drops the words beside a call). Training tolerates neither, so a family names our
 own variant, which equals the official template wherever that one preserves prefixes and loses
-nothing (tests/tokens/test_families.py).
+nothing (tests/tokens/test_template_families.py).
 
     family             official template (thinking in a log)        T of a message without thinking
     -----------------  -------------------------------------------  -------------------------------

@@ -126,12 +126,12 @@ def test_the_earliest_evidence_that_any_sure_reading_names_counts(session: Sessi
 def test_where_windows_overlap_the_one_with_more_votes_counts(first: int) -> None:
     earlier, later = (TextWindow(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
     named = {
-        votes: tuple(NamedMistake(4, "c", 5, True, f"Said by {votes}.") for _ in range(votes))
+        votes: tuple(NamedMistake(4, "c", 5, True, f"CliResult by {votes}.") for _ in range(votes))
         for votes in (2, 3)
     }
     votes = {earlier: [(n,) for n in named[first]], later: [(n,) for n in named[5 - first]]}
     (flag,), unsure = _count_votes(votes, settings=SETTINGS)
-    assert (flag.votes, flag.hints, unsure) == (3, ("Said by 3.",), 0)
+    assert (flag.votes, flag.hints, unsure) == (3, ("CliResult by 3.",), 0)
 
 
 def test_a_reading_that_is_not_sure_is_no_vote(session: Session) -> None:

@@ -36,8 +36,8 @@ Messages = list[dict[str, Any]]
 
 
 def random_messages(rng: random.Random, *, thinking: bool) -> Messages:
-    """Chat messages whose every text is unlike any other, so that a lost one cannot be mistaken for
-    its twin."""
+    """Chat messages with pairwise different texts, so that a lost one cannot be mistaken for its
+    twin."""
     count = iter(range(1000))
 
     def text() -> str:
@@ -105,8 +105,8 @@ def is_faithful(
     family: Family | None = None,
     lstrip: str | None = "",
 ) -> bool:
-    """Whether a template preserves every prefix of this conversation and loses nothing of it but
-    what stands before an assistant's text and is in `lstrip`; `family` if it is an official one.
+    """Whether a template preserves every prefix of this conversation and loses nothing of it except
+    the leading characters of an assistant's text in `lstrip`; pass `family` for an official one.
 
     An official template that writes the end of a message only as the beginning of the next one must
     write the right one.
@@ -297,8 +297,8 @@ def test_our_own_variants_are_recognised(family: str) -> None:
 
 
 def test_another_template_is_not_mistaken_for_a_family() -> None:
-    other = official("qwen2_5").replace("<tool_call>\\n{", "<call>\\n{")
-    assert recognise(other, partial(render_template, chatml_tokenizer())) is None
+    changed_template = official("qwen2_5").replace("<tool_call>\\n{", "<call>\\n{")
+    assert recognise(changed_template, partial(render_template, chatml_tokenizer())) is None
 
 
 def test_a_tokenizer_without_the_family_s_tokens_is_refused_by_name() -> None:
@@ -466,9 +466,9 @@ def test_gemma_keeps_what_is_said_between_two_messages_in_one_user_turn() -> Non
     ]
     render = renderer("gemma", "gemma3")
     view = render.hint_view(turns, target=4, hint="Tools: Look", site_id="s", kind="k")
-    whole = render.render(turns)
+    rendering = render.render(turns)
     teacher = render.codec.decode(
-        whole.ids[: view.at] + view.hint_ids + whole.ids[view.at : view.span[1]]
+        rendering.ids[: view.at] + view.hint_ids + rendering.ids[view.at : view.span[1]]
     )
     assert (
         teacher

@@ -1,4 +1,4 @@
-"""The table of watched tokens: the same numbers however many rows of logits are held at a time."""
+"""The table of the token probe: the same numbers however many rows of logits are held at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.hint_settings import HintSettings
-from composer_replication.training import token_probe as watch
+from composer_replication.training import token_probe
 from composer_replication.training.reference import Reference
 from tests.training.small_student import make_example, make_student
 
@@ -19,12 +19,12 @@ EXAMPLES = [make_example(0, length=40, hints=3), make_example(1, length=31, hint
 def table(**hint: Any) -> list[dict[str, Any]]:
     student = make_student()
     now = Reference(model=student.model, adapters=True)
-    how = HintSettings(**hint)
-    return watch.token_table(
+    settings = HintSettings(**hint)
+    return token_probe.token_table(
         EXAMPLES,
         student=now,
-        teachers=[now, now] if how.teacher == "trust_region" else [now],
-        hint_settings=how,
+        teachers=[now, now] if settings.teacher == "trust_region" else [now],
+        hint_settings=settings,
         tokenizer=student.tokenizer,
         pad_id=student.pad_id,
         max_tokens=1000,
@@ -38,16 +38,16 @@ def table(**hint: Any) -> list[dict[str, Any]]:
 def test_the_table_is_the_same_in_chunks(
     hint: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = table(**hint)
-    assert [len(row["ids"]) for row in whole] == [3, 3, 3, 3, 3]
+    unchunked = table(**hint)
+    assert [len(row["ids"]) for row in unchunked] == [3, 3, 3, 3, 3]
     assert all(
         len(row[name]) == 3
-        for row in whole
+        for row in unchunked
         for name in ("student", "teacher", "divergence", "texts")
     )
-    monkeypatch.setattr(watch, "CHUNK", 2)
-    # bits may differ where a chunk has one row: another matrix product
-    for chunked, row in zip(table(**hint), whole, strict=True):
+    monkeypatch.setattr(token_probe, "CHUNK", 2)
+    # bits may differ if a chunk has one row: another matrix product
+    for chunked, row in zip(table(**hint), unchunked, strict=True):
         for name in ("student", "teacher", "divergence"):
             assert chunked.pop(name) == pytest.approx(row.pop(name), rel=1e-4, abs=1e-7)
         assert chunked == row
@@ -63,7 +63,7 @@ def test_no_more_rows_of_logits_are_held_than_a_chunk_has(monkeypatch: pytest.Mo
         return project(self, hidden_ND)
 
     monkeypatch.setattr(Reference, "project", counted)
-    monkeypatch.setattr(watch, "CHUNK", 4)
+    monkeypatch.setattr(token_probe, "CHUNK", 4)
     with torch.no_grad():
         rows = table()
     assert len(rows) == 5 and max(asked) == 4 and sum(asked) == 2 * 15

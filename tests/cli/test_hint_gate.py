@@ -31,21 +31,23 @@ def work(tmp_path: Path) -> Path:
     """Two sessions with a mistake each, of two kinds, and a hint for each."""
     folder = tmp_path / "recompose"
     fill(folder, [session("sess-aaaa"), session("sess-bbbb", text="Now the other one.")])
-    one, two = site("sess-aaaa"), site("sess-bbbb")
-    two = Site(**{name: getattr(two, name) for name in two.__slots__} | {"kind": GOOD})
-    write_lines(folder / "sites.jsonl", map(record_to_json, (one, two)))
+    first_site, second_site = site("sess-aaaa"), site("sess-bbbb")
+    second_site = Site(
+        **{name: getattr(second_site, name) for name in second_site.__slots__} | {"kind": GOOD}
+    )
+    write_lines(folder / "sites.jsonl", map(record_to_json, (first_site, second_site)))
     hints = [
         Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind)
-        for s in (one, two)
+        for s in (first_site, second_site)
     ]
     write_lines(folder / "hints.jsonl", map(record_to_json, hints))
     return tmp_path
 
 
-def audit(work: Path, *kept: str, student: str = "tiny") -> None:
-    """What `hints --audit` would have written, had it measured this."""
+def audit(work: Path, *strong_kinds: str, student: str = "tiny") -> None:
+    """Write the file that `hints --audit` would write for these measurements."""
     folder = work / "recompose"
-    kinds = [{"kind": kind, "n": 9, "keeps": kind in kept} for kind in (WEAK, GOOD)]
+    kinds = [{"kind": kind, "n": 9, "keeps": kind in strong_kinds} for kind in (WEAK, GOOD)]
     write_json(
         folder / "audit.json",
         {"student": student, "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}]},
@@ -68,16 +70,16 @@ def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> Non
         "inputs"
     ]
     assert [Path(i["path"]).name for i in inputs][-1] == "audit.json"
-    said = recompose("build", cwd=work).out
-    assert "hint/weak_hint" in said and f"the audit kept {GOOD}" in said
+    result = recompose("build", cwd=work).out
+    assert "hint/weak_hint" in result and f"the audit kept {GOOD}" in result
 
 
 def test_without_an_audit_every_kind_is_used_and_it_is_said(work: Path) -> None:
-    said = recompose("build", cwd=work)
+    result = recompose("build", cwd=work)
     assert (
-        said.code == 0
+        result.code == 0
         and "no audit was made, so hints of every kind are used: recompose hints --audit"
-        in said.out
+        in result.out
     )
     value = recompose("build", "--json", cwd=work).value
     assert (
@@ -92,41 +94,49 @@ def test_without_an_audit_every_kind_is_used_and_it_is_said(work: Path) -> None:
 def test_where_no_kind_is_kept_nothing_is_built_or_trained(work: Path) -> None:
     assert recompose("build", cwd=work).code == 0
     audit(work)
-    there = files(work)
+    files_before = files(work)
     for verb in ("build", "train"):
-        said = recompose(verb, cwd=work)
+        result = recompose(verb, cwd=work)
         assert (
-            said.code == 3
-            and "no lift, nothing to train" in said.err
-            and "train.hint.weight = 0" in said.err
+            result.code == 3
+            and "no lift, nothing to train" in result.err
+            and "train.hint.weight = 0" in result.err
         ), verb
-        assert "the tiny student knows nothing yet" in " ".join(said.err.replace("│", " ").split())
-    assert files(work) == there
+        assert "the tiny student knows nothing yet" in " ".join(
+            result.err.replace("│", " ").split()
+        )
+    assert files(work) == files_before
     assert recompose("build", "--train.hint.weight", "0", cwd=work).code == 0
 
 
 def test_train_refuses_examples_that_hold_weak_hints(work: Path) -> None:
     assert recompose("build", cwd=work).code == 0
     audit(work, GOOD)
-    said = recompose("train", "--dry-run", cwd=work)
-    assert said.code == 1 and f"did not keep: {WEAK}" in said.err and "recompose build" in said.err
+    result = recompose("train", "--dry-run", cwd=work)
+    assert (
+        result.code == 1
+        and f"did not keep: {WEAK}" in result.err
+        and "recompose build" in result.err
+    )
     assert recompose("build", cwd=work).code == 0
     assert recompose("train", "--dry-run", cwd=work).code == 0
 
 
 def test_an_audit_of_other_hints_or_of_another_student_is_refused(work: Path) -> None:
     audit(work, GOOD, WEAK, student="other/model")
-    said = recompose("build", cwd=work)
+    result = recompose("build", cwd=work)
     assert (
-        said.code == 1
-        and "made with 'other/model', the student is 'tiny'" in said.err
-        and "hints --audit" in said.err
+        result.code == 1
+        and "made with 'other/model', the student is 'tiny'" in result.err
+        and "hints --audit" in result.err
     )
     audit(work, GOOD, WEAK)
     with (work / "recompose" / "hints.jsonl").open("a", encoding="utf-8") as out:
         out.write("\n")
-    said = recompose("build", cwd=work)
-    assert said.code == 1 and "another hints.jsonl" in said.err and "hints --audit" in said.err
+    result = recompose("build", cwd=work)
+    assert (
+        result.code == 1 and "another hints.jsonl" in result.err and "hints --audit" in result.err
+    )
 
 
 def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
@@ -143,8 +153,8 @@ def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
 )
 def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
     (work / "recompose" / "audit.json").write_text(text, "utf-8")
-    said = recompose("build", cwd=work)
-    assert said.code == 1 and "no audit of this version" in said.err
+    result = recompose("build", cwd=work)
+    assert result.code == 1 and "no audit of this version" in result.err
 
 
 def test_every_kind_that_a_view_speaks_of_must_have_been_kept() -> None:

@@ -1,4 +1,5 @@
-"""Files that look right to a test and are not: none earns, and no hidden test is told."""
+"""Files that look right to a test and are not: none earns a reward, and no hidden test is
+revealed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.workshop import task_tests as judge
+from composer_replication.workshop import task_tests
 from composer_replication.workshop.sandbox import Sandbox
 from composer_replication.workshop.task_tests import run_tests
 from composer_replication.workshop.tasks import (
@@ -27,21 +28,24 @@ SEEDS = range(3)
 Hack = Callable[[TargetLine], str]
 
 
-def said(*blocks: Any) -> Turn:
+def assistant_turn(*blocks: Any) -> Turn:
     return Turn(role="assistant", author="test", blocks=blocks)
 
 
 def reward_of(task: Task, lines: dict[str, str], sandbox: Sandbox) -> tuple[float, str]:
-    """Play an episode that writes these lines over its targets, runs the tests and says that it is
-    done; reward and tests' text."""
+    """Play an episode that writes these lines over its targets, runs the tests and claims to be
+    done; return the reward and the tests' text."""
     env, tools = WorkshopEnv(task, sandbox=sandbox, slack=9), task.tools
     env.open()
     for target in task.targets:
-        env.reply(said(ToolCall("r", tools.reader, {"path": target.path})))
+        env.reply(assistant_turn(ToolCall("r", tools.reader, {"path": target.path})))
         change = {"path": target.path, tools.old: target.before, tools.new: lines[target.path]}
-        assert env.reply(said(ToolCall("e", tools.editor, change))).turns[0].results[0].text == "ok"
-    text = env.reply(said(ToolCall("t", "run_tests", {}))).turns[0].results[0].text
-    env.reply(said(Text("Done.")))
+        assert (
+            env.reply(assistant_turn(ToolCall("e", tools.editor, change))).turns[0].results[0].text
+            == "ok"
+        )
+    text = env.reply(assistant_turn(ToolCall("t", "run_tests", {}))).turns[0].results[0].text
+    env.reply(assistant_turn(Text("Done.")))
     return env.reward(), text
 
 
@@ -54,7 +58,7 @@ def wanted(target: TargetLine) -> int:
 
 
 def in_one_line(code: str) -> Hack:
-    """A line that runs code, in which NAME and WANTED stand for the target's."""
+    """A line that runs code; NAME and WANTED are replaced by the target's."""
     return lambda target: (
         f"exec({code.replace('NAME', repr(target.name)).replace('WANTED', str(wanted(target)))!r})"
     )
@@ -138,7 +142,7 @@ def table(target: TargetLine) -> str:
 
 
 def function(form: str) -> Hack:
-    """A line of a function; {head}, {name}, {a}, {b} and {right} stand for the target's."""
+    """A line of a function; {head}, {name}, {a}, {b} and {right} are replaced by the target's."""
 
     def line(target: TargetLine) -> str:
         head, a, b = heads(target)
@@ -188,7 +192,7 @@ def test_a_value_that_is_not_bound_by_one_plain_line_earns_nothing(
     for seed in SEEDS:
         reward, text = by(VALUE_HACKS[hack], make_task(seed, kind=kind), sandbox)
         assert reward == 0.0
-        # it is told, as long as nothing else was changed
+        # it is reported if nothing else was changed
         assert ("NotPlain: " in text or "Stopped: " in text) != ("carriage" in hack)
 
 
@@ -204,8 +208,8 @@ def test_a_function_that_is_right_for_the_test_only_earns_nothing(
 def test_each_would_earn_if_any_line_were_believed(
     sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the tests above would prove nothing."""
-    monkeypatch.setattr(judge, "not_plain", lambda line, *, name: "")
+    """Otherwise the tests above would prove nothing."""
+    monkeypatch.setattr(task_tests, "not_plain", lambda line, *, name: "")
     monkeypatch.setattr(Task, "changed_elsewhere", lambda task, files: False)
     assert by(VALUE_HACKS[hack], make_task(1, kind="set"), sandbox)[0] == 1.0
 
@@ -214,9 +218,9 @@ def test_each_would_earn_if_any_line_were_believed(
 def test_each_function_would_earn_if_its_points_were_known(
     sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "not_plain", lambda line, *, name: "")
+    monkeypatch.setattr(task_tests, "not_plain", lambda line, *, name: "")
     if hack in NEED_FRESH:
-        monkeypatch.setattr(judge, "fresh_checks", lambda task, rng: ())
+        monkeypatch.setattr(task_tests, "fresh_checks", lambda task, rng: ())
     task = next(
         t
         for t in (make_task(seed, kind="fix") for seed in range(999))
@@ -257,8 +261,8 @@ HONEST_FUNCTIONS = [
 @pytest.mark.parametrize("form", HONEST_VALUES)
 def test_what_an_honest_player_may_write_for_a_value_earns(sandbox: Sandbox, form: str) -> None:
     for kind in ("set", "both"):
-        found = by(lambda t: form.format(n=t.name, v=wanted(t)), make_task(2, kind=kind), sandbox)
-        assert found == (1.0, "All tests passed.")
+        reward = by(lambda t: form.format(n=t.name, v=wanted(t)), make_task(2, kind=kind), sandbox)
+        assert reward == (1.0, "All tests passed.")
 
 
 @pytest.mark.parametrize("form", HONEST_FUNCTIONS)
@@ -292,8 +296,7 @@ raise ValueError(sorted(set(re.findall(PATTERN, " ".join(seen)))))
 def test_no_hidden_question_stands_in_the_text_of_an_error(
     sandbox: Sandbox, elsewhere: bool
 ) -> None:
-    """A file that raises whatever it can find tells its player nothing that the player does not
-    know."""
+    """A file that raises everything it can find reveals nothing new to its player."""
     for seed in SEEDS:
         task = make_task(seed, kind="fix")
         target = task.targets[0]
@@ -354,7 +357,7 @@ def test_fresh_arguments_follow_from_what_was_written(
     assert asked[0] == asked[3] and len(set(asked)) == 3
     known = {(check.path, check.expression) for check in (*task.visible, *task.hidden)}
     fresh = [set(questions) - known for questions in asked]
-    assert all(len(found) == 4 for found in fresh) and not fresh[0] & fresh[1]
+    assert all(len(arguments) == 4 for arguments in fresh) and not fresh[0] & fresh[1]
 
 
 def test_fresh_points_tell_every_operator_apart_in_both_orders() -> None:

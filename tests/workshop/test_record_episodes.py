@@ -1,5 +1,5 @@
-"""Episodes as Claude Code logs: what is read back is what was played, to the token, and leads back
-to its task."""
+"""Episodes as Claude Code logs: a log reads back as the episode, to the token, and leads back to
+its task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from composer_replication.workshop.scripted_teachers import ask_scripted, fails_
 from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.rollouts.small_world import parroted, tiny
 from tests.tokens.students import CASES, renderer
-from tests.workshop.recordings import SLACK, STUDENT, ingested, record, said_on, tasks_of
+from tests.workshop.recordings import SLACK, STUDENT, ingested, played_messages, record, tasks_of
 
 SEED, COUNT = 31, 12
 SECRET = "gh" + "p_" + "a7Zk" * 9
@@ -38,10 +38,10 @@ SECRET = "gh" + "p_" + "a7Zk" * 9
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox) -> Path:
     folder = tmp_path_factory.mktemp("logs")
-    done = record(
-        folder, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, COUNT), sandbox))
+    recorded = record(
+        folder, sandbox, seed=SEED, messages=list(played_messages(tasks_of(SEED, COUNT), sandbox))
     )
-    assert len(done.paths) == COUNT and not done.left_out
+    assert len(recorded.paths) == COUNT and not recorded.left_out
     return folder
 
 
@@ -59,14 +59,14 @@ def test_a_session_read_back_renders_to_the_ids_of_the_rollout(
     tmp_path: Path, sandbox: Sandbox, family: str, fixture: str
 ) -> None:
     render, (task,) = renderer(family, fixture), tasks_of(SEED, 1)
-    (said,) = said_on([task], sandbox)
-    done = record(tmp_path, sandbox, seed=SEED, messages=[said], render=render)
-    # the ids of calls are part of what was sampled, and a rollout gives calls ids of its own
+    (messages,) = played_messages([task], sandbox)
+    recorded = record(tmp_path, sandbox, seed=SEED, messages=[messages], render=render)
+    # the ids of calls are part of the sampled text, and a rollout gives calls new ids
     if family in ("mistral-v7", "mistral-v11"):
-        assert done.paths == () and done.left_out == {"other_tokens": 1}
+        assert recorded.paths == () and recorded.left_out == {"other_tokens": 1}
         return
-    (path,) = done.paths
-    rollout = parroted(render, said, env=WorkshopEnv(task, sandbox=sandbox, slack=SLACK))
+    (path,) = recorded.paths
+    rollout = parroted(render, messages, env=WorkshopEnv(task, sandbox=sandbox, slack=SLACK))
     (session,) = ingested(path)
     ids = render.render(session.turns, tools=session.tools).ids
     assert ids[: len(rollout.ids)] == rollout.ids and len(rollout.ids) > 200
@@ -76,9 +76,9 @@ def test_a_session_read_back_renders_to_the_ids_of_the_rollout(
 def test_nothing_of_the_episode_but_ids_and_outcome_is_lost(
     sessions: list[Session], sandbox: Sandbox
 ) -> None:
-    found = by_task(sessions)
+    pairs_of_task = by_task(sessions)
     for number, task in enumerate(tasks_of(SEED, COUNT)):
-        session = found[f"/workshop/train/{SEED}-{number}"]
+        session = pairs_of_task[f"/workshop/train/{SEED}-{number}"]
         assert session.tools == task.tools.specs() and session.tools_origin == "log"
         assert [turn.role for turn in session.turns[:3]] == ["system", "user", "assistant"]
         assert session.turns[1].text == task.prompt and session.copied == 0
@@ -112,7 +112,7 @@ def test_no_log_looks_like_a_copy_of_another(logs: Path) -> None:
 def test_the_same_seed_gives_the_same_bytes_and_folders_are_named_as_claude_code_does(
     logs: Path, tmp_path: Path, sandbox: Sandbox
 ) -> None:
-    record(tmp_path, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, 2), sandbox)))
+    record(tmp_path, sandbox, seed=SEED, messages=list(played_messages(tasks_of(SEED, 2), sandbox)))
     files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.jsonl"))
     assert [path.parts[0] for path in files] == [
         f"-workshop-train-{SEED}-0",
@@ -122,19 +122,19 @@ def test_the_same_seed_gives_the_same_bytes_and_folders_are_named_as_claude_code
 
 
 def test_the_task_is_found_again_and_tried(sessions: list[Session], sandbox: Sandbox) -> None:
-    found = by_task(sessions)
+    pairs_of_task = by_task(sessions)
     for number, task in enumerate(tasks_of(SEED, 4)):
-        assert task_of(found[f"/workshop/train/{SEED}-{number}"], sandbox=sandbox) == task
+        assert task_of(pairs_of_task[f"/workshop/train/{SEED}-{number}"], sandbox=sandbox) == task
 
 
 def test_a_session_of_another_task_is_refused(sessions: list[Session], sandbox: Sandbox) -> None:
-    session, other = sessions[0], sessions[1]
+    session, other_session = sessions[0], sessions[1]
     with pytest.raises(SessionError, match="no folder of the workshop"):
         task_of(replace(session, cwd="/home/dev/inkwell"), sandbox=sandbox)
     with pytest.raises(SessionError, match="tools are not those"):
         task_of(replace(session, tools=session.tools[:-1]), sandbox=sandbox)
     with pytest.raises(SessionError):
-        task_of(replace(session, cwd=other.cwd), sandbox=sandbox)
+        task_of(replace(session, cwd=other_session.cwd), sandbox=sandbox)
     result = session.turns[3].results[0]
     changed = replace(session.turns[3], blocks=(replace(result, text=result.text + "\nx = 1"),))
     with pytest.raises(SessionError, match="turn 3 is not what this task answers"):
@@ -170,27 +170,30 @@ def test_a_message_is_tried_in_the_state_of_its_turn(
 ) -> None:
     """The recorded message fails there exactly if it did in the log, and a tool that nobody offers
     always does."""
-    seen: set[bool] = set()
+    outcomes: set[bool] = set()
     for session in sessions[:12]:
         failed = failed_turns(session)
         for number, turn in enumerate(session.turns):
             if turn.role == "assistant" and turn.calls:
-                seen.add(number in failed)
+                outcomes.add(number in failed)
                 assert fails_here(session, number, turn, sandbox) == (number in failed)
                 wrong = replace(turn, blocks=(ToolCall("x", "no_such_tool", {}),))
                 assert fails_here(session, number, wrong, sandbox)
-    assert seen == {True, False}
+    assert outcomes == {True, False}
 
 
 def test_what_a_log_cannot_hold_is_left_out_and_counted(tmp_path: Path, sandbox: Sandbox) -> None:
-    (good,) = said_on(tasks_of(SEED, 1), sandbox)
-    done = record(
+    (good,) = played_messages(tasks_of(SEED, 1), sandbox)
+    recorded = record(
         tmp_path,
         sandbox,
         seed=SEED,
         messages=[good, ["<tool_call>\n{oops\n</tool_call>", "Done."], [""]],
     )
-    assert len(done.paths) == 1 and done.left_out == {"malformed_call": 1, "other_tokens": 1}
+    assert len(recorded.paths) == 1 and recorded.left_out == {
+        "malformed_call": 1,
+        "other_tokens": 1,
+    }
     assert len(list(tmp_path.rglob("*.jsonl"))) == 1
 
 
@@ -207,9 +210,9 @@ def test_an_episode_with_a_secret_never_reaches_the_disk(
         return path
 
     monkeypatch.setattr("composer_replication.workshop.record_episodes.write_claude_code", write)
-    (good,) = said_on(tasks_of(SEED, 1), sandbox)
-    done = record(tmp_path, sandbox, seed=SEED, messages=[good, [f"The key is {SECRET}."]])
-    assert len(done.paths) == 1 and done.left_out == {"secret": 1}
+    (good,) = played_messages(tasks_of(SEED, 1), sandbox)
+    recorded = record(tmp_path, sandbox, seed=SEED, messages=[good, [f"The key is {SECRET}."]])
+    assert len(recorded.paths) == 1 and recorded.left_out == {"secret": 1}
     assert len(written) == 1 and SECRET not in written[0]
     assert not any(
         SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
@@ -220,7 +223,7 @@ def test_a_random_student_is_recorded_or_counted(tmp_path: Path, sandbox: Sandbo
     render = renderer("qwen3", "qwen3")
     settings = Sampling(max_new_tokens=12, max_context_tokens=4096, seed=3)
     model = tiny(len(render.tokenizer), seed=3)
-    done = record_logs(
+    recorded = record_logs(
         model,
         renderer=render,
         settings=settings,
@@ -230,7 +233,9 @@ def test_a_random_student_is_recorded_or_counted(tmp_path: Path, sandbox: Sandbo
         sandbox=sandbox,
     )
     assert (
-        len(done.paths) + sum(done.left_out.values()) == 6 and done.left_out and done.success == 0.0
+        len(recorded.paths) + sum(recorded.left_out.values()) == 6
+        and recorded.left_out
+        and recorded.success == 0.0
     )
 
 
@@ -252,5 +257,7 @@ import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate")))
 import composer_replication.cli.replay, composer_replication.workshop.scripted_teachers
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
