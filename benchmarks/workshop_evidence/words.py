@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.report.claims import OTHER, TARGETED
 from composer_replication.report.evaluation_section import METRIC, signed
 
@@ -15,7 +16,6 @@ METRICS: Mapping[str, str] = {
     "B_made": "B_made",
     "C_made": "C_made",
 }
-CHANNELS = ("policy", "lm_ce", "hint", "preference")
 
 
 def pair_of(

@@ -20,8 +20,8 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.root import Config
-from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import advantages

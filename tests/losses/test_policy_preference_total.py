@@ -12,8 +12,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.train_settings import HintSettings
-from composer_replication.losses.channel import CHANNELS, ChannelLoss, channel_status
+from composer_replication.losses.channel import ChannelLoss, channel_status
 from composer_replication.losses.hint_loss import Divergence, hint_divergence
 from composer_replication.losses.policy import dr_grpo, is_clipped, lm_ce, token_logprobs
 from composer_replication.losses.preference import dpo, margins, sequence_logprobs

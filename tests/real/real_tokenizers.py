@@ -149,8 +149,8 @@ class OnLogs:
 
 
 def read_by(family: str, folder: str, text: str) -> str:
-    """Qwen's tokenizer composes accents (NFC), Gemma's takes "▁" for a space; the others take a text
-    as it is."""
+    """Qwen's tokenizer composes accents (NFC), Gemma's takes "▁" for a space; the others leave the
+    text as it is."""
     if family == "gemma":
         return text.replace("▁", " ")
     return unicodedata.normalize("NFC", text) if folder.startswith("tokenizer-qwen") else text
@@ -210,7 +210,7 @@ def conversation_of(on: OnLogs, segment: SeenSegment) -> tuple[list[Message], An
 
 
 def record(case: Case, check: str, **counts: Any) -> None:
-    """Keep what a test counted, for the table: one file a test, as tests run in several processes."""
+    """Keep a test's counts for the table: one file a test, as tests run in several processes."""
     folder = cache_folder() / "results"
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{case.id} {check}".replace(" ", "_").replace("/", "-")

@@ -57,7 +57,9 @@ BROKEN = {
     "mistral-v7": "[TOOL_CALLS][{oops",
     "mistral-v11": "[TOOL_CALLS]Read[ARGS]{oops",
     "mistral-v13": "[TOOL_CALLS]Read[ARGS]{oops",
-    "deepseek-v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>Read\n```json\n{oops",
+    "deepseek-v3": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>Read\n```json\n{oops"
+    ),
 }
 
 

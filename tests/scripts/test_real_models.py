@@ -1,4 +1,4 @@
-"""The stage of real models without the models: what is fetched, what is said, and the exit codes."""
+"""The stage of real models without the models: what it fetches and prints, and its exit codes."""
 
 from __future__ import annotations
 

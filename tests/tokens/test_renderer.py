@@ -268,7 +268,8 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
     if family == "gpt-oss":
         return f"to=functions.{name}<|channel|>commentary json<|message|>{as_json}"
     if family == "deepseek-v3":
-        return f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{as_json}\n```<｜tool▁call▁end｜>"
+        head = f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}"
+        return f"{head}\n```json\n{as_json}\n```<｜tool▁call▁end｜>"
     if family in ("llama3", "gemma"):
         return f'{{"name": "{name}", "parameters": {as_json}}}'
     return f'<tool_call>\n{{"name": "{name}", "arguments": {as_json}}}\n</tool_call>'

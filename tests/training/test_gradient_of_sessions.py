@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.trace import Turn
-from composer_replication.losses.channel import Channel
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import TrainingExample

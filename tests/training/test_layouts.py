@@ -14,10 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models import tree_forward as tree_module
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import collate

@@ -183,9 +183,9 @@ def test_the_hints_of_one_message_are_drawn_together() -> None:
     assert [len(message) for message in messages.values()] == [2, 2, 2, 2]
     for step, turns in enumerate([(3, 5), (1, 7), (1, 3), (1, 7)]):
         lots = {name: stage_seed(7, f"live:site:{step}:{name}") for name in messages}
-        chosen = draw_messages(tuple(messages), limit=2, lot=lots.__getitem__)
+        chosen = draw_messages(tuple(messages), limit=2, seed_of=lots.__getitem__)
         assert chosen == {f"s:{turn}:a{turn}" for turn in turns}
-    assert draw_messages(tuple(messages), limit=None, lot=lots.__getitem__) == set(messages)
+    assert draw_messages(tuple(messages), limit=None, seed_of=lots.__getitem__) == set(messages)
 
 
 def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError, StoppedError
-from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
+from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.total import total_loss

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError
-from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import micro_batches
 from composer_replication.tokens.forward_size import forward_sizes

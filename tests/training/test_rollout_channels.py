@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.errors import AlignmentError, DataError
-from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.channels import channel_losses, loss_rows

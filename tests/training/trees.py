@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.root import Config
-from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import (
     HintView,

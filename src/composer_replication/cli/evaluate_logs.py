@@ -79,13 +79,13 @@ def evaluate_on_logs(
     from composer_replication.evaluation.players import load_player, play_distinct
 
     evaluation = job.config.evaluate
-    spots, lost = restore_fork_points(
+    fork_points, lost = restore_fork_points(
         held,
         renderer=load_player(after)[1],
         max_tokens=after.config.build.max_tokens,
         room=evaluation.log_max_new_tokens,
     )
-    if not spots:
+    if not fork_points:
         raise DataError(
             f"no context of a held-out site fits: {lost}",
             where="build.max_tokens",
@@ -94,7 +94,7 @@ def evaluate_on_logs(
     notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
     play = partial(
         play_logs,
-        fork_points=spots,
+        fork_points=fork_points,
         settings=evaluation,
         batch=after.config.rollouts.batch_episodes,
         seed=seed,

@@ -19,14 +19,14 @@ def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
     """Print what is held out and what it can show; returns both."""
     from composer_replication.evaluation.logs_table import plan_of
 
-    plan, say = plan_of(held), job.screen.line
-    say(
+    plan, print_line = plan_of(held), job.screen.line
+    print_line(
         f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of"
         f" {plan['repositories']} repositories ({plan['training_sessions']} sessions are trained"
         " on)"
     )
     if plan["shared_repository"]:
-        say(
+        print_line(
             f" note     {plan['shared_repository']} of them in repositories that are trained on:"
             " held out by session alone, so no claim",
             style="yellow",
@@ -34,25 +34,25 @@ def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
     if plan["kinds"]:
         job.screen.table(plan["kinds"].items(), head=("kind", "sites"))
     if plan["left_out"]:
-        say(
+        print_line(
             " left out"
             f" {', '.join(f'{count} {reason}' for reason, count in plan['left_out'].items())}"
         )
     if plan["smallest_difference"] is None:
-        say(
+        print_line(
             " power    so few cannot show any change, not even from always to never"
             f" ({plan['assumes']})",
             style="yellow",
         )
     else:
-        say(
+        print_line(
             " power    the smallest change of the recurrence that they can show:"
             f" {plan['smallest_difference']:.2f} ({plan['assumes']})"
         )
     one_way, by_session = (
         _or_none(plan[name]) for name in ("smallest_one_way", "smallest_by_session")
     )
-    say(
+    print_line(
         f"          at best, every change in one direction: {one_way}; if the sites of a session"
         f" rise and fall together: {by_session}"
     )

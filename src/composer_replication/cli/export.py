@@ -12,7 +12,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
-from composer_replication.cli.student_tokenizer import TINY
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import move_into_place, scratch_folder, write_text
 from composer_replication.core.jsonl import write_json

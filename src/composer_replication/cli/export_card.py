@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_sessions
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.data.sites.summary import UNKNOWN
 from composer_replication.report.card import Card
 from composer_replication.report.evaluation_section import read_evaluation
 from composer_replication.report.logs_view import read_logs
@@ -21,8 +22,6 @@ from composer_replication.tokens.split import is_held_out, resolve_split_unit
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player
-
-UNKNOWN = "unknown"
 
 
 def card_of(

@@ -11,8 +11,9 @@ from typing import Any
 
 from composer_replication.cli.hint_gate import ALL
 from composer_replication.cli.job import Job
-from composer_replication.cli.student_tokenizer import TINY, make_tokenizer
+from composer_replication.cli.student_tokenizer import make_tokenizer
 from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.site import Hint

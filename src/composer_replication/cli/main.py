@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from cyclopts import App
 
-HELP = """Your agent's logs and your base model go in; a model trained on its own mistakes comes out.
+HELP = """\
+Your agent's logs and your base model go in; a model trained on its own mistakes comes out.
 
 Settings come from recompose.toml (looked for upward), or --config FILE; any of them can be set on
 the command line by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and

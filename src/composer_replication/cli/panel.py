@@ -22,7 +22,8 @@ from rich.text import Text
 
 from composer_replication.cli.figures import duration, finite, format_number, spark
 from composer_replication.cli.job import Job
-from composer_replication.cli.train_text import CHANNELS, COLOUR, Steps
+from composer_replication.cli.train_text import COLOUR, Steps
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.harmless import harmless
 
 SPARK = 18

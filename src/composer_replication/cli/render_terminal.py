@@ -10,12 +10,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from composer_replication.core.harmless import harmless
-from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
+from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
 
 ROLE_STYLE = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 MAX_LINES, MAX_CHARS = 14, 1400
-TEACHER_ONLY = "seen only by the teacher"
-NEITHER = "in neither context"
 # Loss of a token -> style, and the opening and closing marker that replace it without colour.
 MASK_STYLE = {
     "lm_ce": ("black on green", "[", "]"),

@@ -10,13 +10,13 @@ from typing import Any
 
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.trace import Session, ToolCall
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
-TINY = "tiny"
 FOLDER = "tokenizer"
 # characters of each text, and in total: enough to learn a vocabulary of 2,048 tokens from
 BLOCK_CHARS, TOTAL_CHARS = 2_000, 2_000_000

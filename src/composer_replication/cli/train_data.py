@@ -7,7 +7,8 @@ from typing import Any
 
 from composer_replication.cli.forgotten import check_not_forgotten
 from composer_replication.cli.job import Job
-from composer_replication.cli.student_tokenizer import TINY, built_tokenizer
+from composer_replication.cli.student_tokenizer import built_tokenizer
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError
 from composer_replication.tokens.artefact import Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer

@@ -11,9 +11,9 @@ from typing import Any
 from composer_replication.cli.channel_units import unfed, weights_in_settings
 from composer_replication.cli.figures import duration
 from composer_replication.cli.job import Job
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.tokens.artefact import Dataset
 
-CHANNELS = ("policy", "lm_ce", "hint", "preference")
 COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red", "dead": "red"}
 
 

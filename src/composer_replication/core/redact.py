@@ -22,15 +22,15 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from composer_replication.core.secret_encodings import decoded
 from composer_replication.core.secret_names import secret_under
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_search import secrets_on
 from composer_replication.core.secret_values import MASK
+from composer_replication.core.trace import JSON
 
-JSON = Any
 MIN_ENVIRON_CHARS = 8
 MIN_CHARS = 8
 MAX_DEPTH = 4

@@ -15,13 +15,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from composer_replication.core.codec import turn_from_json, turn_to_json
 from composer_replication.core.errors import DataError
-from composer_replication.core.trace import ToolSpec, Turn
+from composer_replication.core.trace import JSON, ToolSpec, Turn
 
-JSON = Any
 Whose = Literal["", "ours", "endpoint"]
 
 

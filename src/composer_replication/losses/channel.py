@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
-Channel = Literal["policy", "lm_ce", "hint", "preference"]
-CHANNELS: tuple[Channel, ...] = ("policy", "lm_ce", "hint", "preference")
-Status = Literal["off", "active", "exhausted", "starved", "dead"]
+from composer_replication.core.channel_names import Channel, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from composer_replication.losses.channel import Channel, ChannelLoss
+from composer_replication.core.channel_names import Channel
+from composer_replication.losses.channel import ChannelLoss
 
 DECAY = 0.9
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.config.student_settings import TINY, StudentSettings
 from composer_replication.core.errors import ConfigError, first_line, need
 from composer_replication.models.forward import check_projection
 from composer_replication.models.tiny import make_tiny
 
-TINY = "tiny"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 NO_CODE = {"trust_remote_code": False, "use_safetensors": True}

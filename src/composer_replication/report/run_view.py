@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir, diff_settings, open_run
 
-CHANNELS = ("policy", "lm_ce", "hint", "preference")
 CHANNEL_KEYS = ("status", "tokens", "loss", "grad_norm", "grad_norm_parameters", "scale")
 # "loss" is bookkeeping: the sum of scaled losses has no meaning of its own
 BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm", "clipped")

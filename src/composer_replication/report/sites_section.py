@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from composer_replication.report.html import Html, el, join, plural
-from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
+from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
 
-TEACHER_ONLY = "seen only by the teacher"
-NEITHER = "in neither context"
 NO_HINT = (
     "No hint: this is not a mistake, or no writer knew anything useful, or `recompose hints` has"
     " not been run."

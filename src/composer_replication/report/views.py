@@ -12,6 +12,8 @@ from composer_replication.core.trace import Block, Opaque, Session, Text, Thinki
 # The place of a turn relative to a site. Turns after the message ("evidence", "later") are in
 # neither context: neither student nor teacher sees them.
 CONTEXT, MISTAKE, APART, EVIDENCE, LATER = "context", "mistake", "apart", "evidence", "later"
+TEACHER_ONLY = "seen only by the teacher"
+NEITHER = "in neither context"
 
 
 def block_view(block: Block) -> dict[str, Any]:

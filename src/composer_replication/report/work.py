@@ -19,6 +19,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
+from composer_replication.data.sites.summary import UNKNOWN
 from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
 from composer_replication.report.funnel import (
     file_chain,
@@ -31,7 +32,6 @@ from composer_replication.report.funnel import (
 from composer_replication.report.html import listed_counts
 from composer_replication.report.views import site_view
 
-UNKNOWN = "unknown"
 SHOWN_SITES, SHOWN_APART = 24, 6
 BEFORE, AFTER = 3, 2
 

@@ -89,10 +89,10 @@ class _OneMessage:
     runs_in: RunsIn = "caller"
 
     def __init__(self, point: ForkPoint) -> None:
-        self.task_id, self.spot = point.site.id, point
+        self.task_id, self.fork_point = point.site.id, point
 
     def open(self) -> Opening:
-        return Opening(turns=self.spot.turns, tools=self.spot.tools, logged=True)
+        return Opening(turns=self.fork_point.turns, tools=self.fork_point.tools, logged=True)
 
     def reply(self, turn: Turn) -> Reply:
         return Reply(turns=(), done=True)

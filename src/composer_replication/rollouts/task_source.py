@@ -123,16 +123,16 @@ def task_source(function: Callable[[], Iterator[TaskSource]]) -> TaskSourceOpene
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
     """Checks the environments of a run as they are made; `ids` are the tasks of each split that
-    were made so far. `guard` names the user's function in whatever it raises."""
+    were made so far. `in_user_code` names the user's function in whatever it raises."""
 
     path: str
-    guard: Callable[..., AbstractContextManager[None]]
+    in_user_code: Callable[..., AbstractContextManager[None]]
     ids: dict[Split, set[str]] = field(default_factory=lambda: {"train": set(), "monitor": set()})
 
     def env(self, make: Callable[[], Any], *, split: Split, on: str) -> Env:
         """A new environment; raises ConfigError if it is none, DataError if its task is in both
         splits."""
-        with self.guard(on=on):
+        with self.in_user_code(on=on):
             env = make()
             name, missing = (
                 getattr(env, "task_id", None),
@@ -164,11 +164,11 @@ class _Checked:
 
     def makers(self, draw: Callable[[], Iterable[MakeEnv]], *, split: Split) -> Iterator[MakeEnv]:
         """The tasks that `draw` gives, their environments checked."""
-        with self.guard(on=f"the tasks of the split {split!r}"):
+        with self.in_user_code(on=f"the tasks of the split {split!r}"):
             stream = iter(draw())
         for number in itertools.count():
             on = f"task {number}, split {split!r}"
-            with self.guard(on=on):
+            with self.in_user_code(on=on):
                 make = next(stream, None)
             if make is None:
                 return
@@ -205,7 +205,7 @@ def _of_function(path: str, make: Callable[..., Any], checked: _Checked) -> Task
 def _of_opener(
     path: str, opener: TaskSourceOpener, checked: _Checked, *, stack: ExitStack
 ) -> TaskSource:
-    with checked.guard(on="opening it"):
+    with checked.in_user_code(on="opening it"):
         source = stack.enter_context(opener())
     if not isinstance(source, TaskSource):
         raise ConfigError(
@@ -231,8 +231,8 @@ def _opened(name: str) -> Iterator[TaskSource]:
     function = named.function if isinstance(named, TaskSourceOpener) else named
     # an error of our own environment is no error of the user's function
     users = path == name
-    guard = partial(users_code, path, function, setting=SETTING) if users else _unguarded
-    checked = _Checked(path=path, guard=guard)
+    in_user_code = partial(users_code, path, function, setting=SETTING) if users else _unguarded
+    checked = _Checked(path=path, in_user_code=in_user_code)
     with ExitStack() as stack:
         source = (
             _of_opener(path, named, checked, stack=stack)

@@ -168,7 +168,8 @@ class TextCodec:
     def normalise(self, text: str) -> str:
         """The text as it comes back from its ids: Qwen's tokenizer composes accents (NFC).
 
-        Not what the normaliser alone returns: Gemma's writes "▁" for a space, which decoding undoes.
+        Not what the normaliser alone returns: Gemma's writes "▁" for a space, which decoding
+        undoes.
         """
         return self.decode(self._plain.encode(text, add_special_tokens=False).ids)
 

@@ -76,8 +76,8 @@ def conversation(
 ) -> list[TurnMessages]:
     """The messages of each turn of a conversation; results carry their tool's name.
 
-    `thinking`, `short_ids`, `call_each` and `lstrip` are properties of the family, see `Family`. Raises
-    RenderError if two calls of the conversation would share a short id.
+    `thinking`, `short_ids`, `call_each` and `lstrip` are properties of the family, see `Family`.
+    Raises RenderError if two calls of the conversation would share a short id.
     """
     names: dict[str, str] = {}
     short: dict[str, str] = {}

@@ -340,8 +340,9 @@ _FAMILIES = (
             " behaviour"
         ),
         note=(
-            "text is kept beside calls, several calls stand one JSON object a line, only white space"
-            " before an assistant's text is stripped, the date is 26 Jul 2024; thinking in a log is left out and counted"
+            "text is kept beside calls, several calls stand one JSON object a line, only white"
+            " space before an assistant's text is stripped, the date is 26 Jul 2024; thinking in a"
+            " log is left out and counted"
         ),
         lstrip=None,
         options={"date_string": "26 Jul 2024"},
@@ -439,8 +440,8 @@ _FAMILIES = (
         ),
         models="DeepSeek-V3 (2024-12)",
         note=(
-            "no official format of tools: here they stand in words behind the system messages; calls"
-            " have the official format, beside text too and always closed; a message behind results"
+            "no official format of tools: here they stand in words behind the system messages;"
+            " calls have the official format, beside text too and always closed; a message behind results"
             " has no header; a system message in mid-conversation is a user's; thinking in a log is"
             " left out and counted; a hint is appended to the message above"
         ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.losses.channel import Channel
 from composer_replication.losses.credit import channel_shares
 
 

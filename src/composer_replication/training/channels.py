@@ -20,9 +20,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError
-from composer_replication.losses.channel import Channel, ChannelLoss
+from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.jsonl import write_json
-from composer_replication.losses.channel import CHANNELS
 from composer_replication.losses.total import RunningMean
 from composer_replication.training.checkpoint import (
     check_resume,

@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
+from composer_replication.core.channel_names import CHANNELS, Channel, Status
 from composer_replication.core.config.train_settings import HealthSettings
 from composer_replication.core.errors import StoppedError
-from composer_replication.losses.channel import CHANNELS, Channel, Status, channel_status
+from composer_replication.losses.channel import channel_status
 
 _REASONS = {
     "starved": "no loss token reached it",

@@ -50,13 +50,13 @@ from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.forked import AUTHOR
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import shaped_rewards
 from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
 from composer_replication.training.rollout_metrics import rollout_metrics
 
-AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
 """Measures the KL of each rollout to the start weights, by session id; training/rollback.py holds
 those weights."""
@@ -248,7 +248,7 @@ class RolloutSource:
         chosen = draw_messages(
             tuple(messages),
             limit=config.rollouts.hint_sites,
-            lot=lambda site_id: self._seed(f"site:{step}:{site_id}"),
+            seed_of=lambda site_id: self._seed(f"site:{step}:{site_id}"),
         )
         drawn = [hint for first, hints in messages.items() if first in chosen for hint in hints]
         # 4. Build the views, and leave out those that do not fit into a forward.

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from composer_replication.core.channel_names import CHANNELS, Status
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.forked import ForkSource, ForkStep

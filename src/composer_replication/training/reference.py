@@ -20,8 +20,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.errors import DataError
-from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import project, scoring, sliced_predictors
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Rows, Targets

@@ -3,7 +3,7 @@ way, whichever sampler wrote the rollouts.
 
     hinted = hint_rollouts(sessions, sites=config.sites, hints=config.hints, kept_kinds=None)
     messages = hinted.messages(hinted.hints)  # one view per message, however many calls failed
-    chosen = draw_messages([hints[0].site_id for hints in messages], limit=16, lot=seed_of)
+    chosen = draw_messages([hints[0].site_id for hints in messages], limit=16, seed_of=seed_of)
 
 training/live.py and training/backends/trl_rollouts.py build the views, each on its own token ids.
 """
@@ -74,16 +74,18 @@ def hint_rollouts(
 
 
 def draw_messages(
-    site_ids: Sequence[str], *, limit: int | None, lot: Callable[[str], int]
+    site_ids: Sequence[str], *, limit: int | None, seed_of: Callable[[str], int]
 ) -> frozenset[str]:
     """At most `limit` of these messages, each named by its first site; None = all of them.
 
-    Each message draws its own lot, so leaving one out does not change the others' lots.
+    Each message has its own random sort key, so leaving one out does not change which others are
+    drawn.
 
-    >>> sorted(draw_messages(["a", "b", "c"], limit=2, lot={"a": 3, "b": 1, "c": 2}.__getitem__))
+    >>> seeds = {"a": 3, "b": 1, "c": 2}
+    >>> sorted(draw_messages(["a", "b", "c"], limit=2, seed_of=seeds.__getitem__))
     ['b', 'c']
     """
-    return frozenset(sorted(site_ids, key=lot)[:limit])
+    return frozenset(sorted(site_ids, key=seed_of)[:limit])
 
 
 def view_metrics(views: Sequence[HintView]) -> dict[str, int]:

@@ -9,10 +9,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load_student import Student
 from composer_replication.training.channel_weights import channel_weights, health_weights

@@ -30,10 +30,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import CHANNELS, Channel, Status
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
-from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss, Status
+from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches

@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.losses.channel import Channel
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.models.load_student import Student
 from composer_replication.models.tree_forward import why_not_tree

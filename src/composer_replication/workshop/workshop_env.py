@@ -30,12 +30,12 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
+from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.workshop.task_tests import RunsTests, TestReport, run_tests
 from composer_replication.workshop.tasks import Task
 from composer_replication.workshop.vocabulary import LISTER, TESTER
 
 SYSTEM_TEXT = "Work on the files with the tools. Run the tests. Then say Done."
-MALFORMED = "malformed_call"
 """The type of an `Opaque` block that holds a call which could not be parsed; the sampler of
 rollouts writes it."""
 MAX_HITS = 4

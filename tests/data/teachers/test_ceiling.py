@@ -45,6 +45,7 @@ class Provider:
     script: list[str]
     costs: list[float]
     worst: float
+    dearest: float = 0.0
     billed: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     asked: list[str] = field(default_factory=list)
     most_over: float = 0.0
@@ -62,6 +63,8 @@ class Provider:
             self.asked.append(asked.turns[0].text)
             behaviour = self.script[number % len(self.script)]
             cost = self.costs[number % len(self.costs)] * self.worst
+            # after a bill above its booking, later calls are booked at that bill at least
+            booked = max(self.worst, self.dearest)
             self.most_over = max(self.most_over, ledger.totals().booked_usd - ceiling - self.excess)
             if behaviour == "refused":
                 await asyncio.sleep(0)
@@ -69,7 +72,7 @@ class Provider:
             # what is above the booking is known where an answer tells it, and nowhere else
             reports_cost = behaviour == "ok"
             # from here on it has its money, whatever becomes of the answer
-            self.billed[asked.turns[0].text] += min(cost, self.worst)
+            self.billed[asked.turns[0].text] += min(cost, booked)
             await asyncio.sleep(0.0005 * (number % 3))
             if behaviour == "kill":
                 ledger.dead = True
@@ -80,12 +83,9 @@ class Provider:
                 raise TeacherError("not whole JSON", again=True, billed=True)
             if behaviour == "fault":
                 raise ZeroDivisionError
-            if (
-                reports_cost
-                and not ledger.dead
-                and (over := to_nano(cost) - to_nano(self.worst)) > 0
-            ):
-                self.billed[asked.turns[0].text] += cost - self.worst
+            if reports_cost and not ledger.dead and (over := to_nano(cost) - to_nano(booked)) > 0:
+                self.billed[asked.turns[0].text] += cost - booked
+                self.dearest = max(self.dearest, cost)
                 self.above = self.above or over > 1  # a billionth of a dollar is rounding
                 self.excess += over / NANO
             return reply(usd=cost if reports_cost else None)
@@ -169,6 +169,8 @@ def one_life(
 @example(script=["no_usage"], costs=[1.0], worst=1.0, room=9.0, num=2, at_once=2)
 @example(script=["hang", "ok"], costs=[1.0], worst=1.0, room=9.0, num=2, at_once=1)
 @example(script=["ok"], costs=[5.0], worst=1.0, room=3.0, num=9, at_once=3)
+@example(script=["ok"], costs=[1.5], worst=0.0013, room=5.0, num=3, at_once=1)
+@example(script=["ok"], costs=[2.0], worst=0.0013, room=4.0, num=2, at_once=1)
 @example(script=["ok", "hang"], costs=[0.5, 0.5, 9.0], worst=0.1, room=12.0, num=9, at_once=4)
 @example(script=["kill", "ok"], costs=[1.0], worst=1.0, room=9.0, num=3, at_once=3)
 def test_billed_is_booked_and_booked_is_under_the_ceiling(

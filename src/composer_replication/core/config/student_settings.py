@@ -8,6 +8,9 @@ from pydantic import Field
 
 from composer_replication.core.config.base import Settings
 
+TINY = "tiny"
+"""The model that is made here, of about 0.6M parameters."""
+
 
 class LoraSettings(Settings):
     """Low-rank adapters (needs peft); `rank = 0` trains all weights."""
@@ -21,7 +24,7 @@ class LoraSettings(Settings):
 class StudentSettings(Settings):
     """Which causal language model is trained, and in what precision."""
 
-    model: str = "tiny"
+    model: str = TINY
     """"tiny" (about 0.6M parameters, made here), a folder, or a hub name such as
     "Qwen/Qwen3-4B-Instruct-2507"."""
     template: Literal[

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
 
 from composer_replication.core.jsonl import dumps, json_strings
+from composer_replication.core.trace import JSON
 
-JSON = Any
 MESSAGE_TOKENS = 8
 """The marks that a template writes around one message."""
 TOOLS_TOKENS = 200

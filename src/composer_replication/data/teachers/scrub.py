@@ -19,13 +19,11 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from composer_replication.core.jsonl import json_strings
 from composer_replication.core.teacher import TeacherReply
-from composer_replication.core.trace import Block, Opaque, Text, ToolCall
+from composer_replication.core.trace import JSON, Block, Opaque, Text, ToolCall
 
-JSON = Any
 MARK = "[REDACTED:key]"
 HELD_THE_KEY = "held_the_key"
 """The `problem` of an answer that held the key in pieces."""

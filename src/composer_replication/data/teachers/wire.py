@@ -15,12 +15,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.teacher import MOST_TOKENS, MOST_USD, Request, TeacherReply, Usage
 from composer_replication.core.trace import (
+    JSON,
     Block,
     Opaque,
     Text,
@@ -31,7 +31,6 @@ from composer_replication.core.trace import (
 )
 from composer_replication.data.chat import tool_to_chat
 
-JSON = Any
 NO_RESULT = "[no result was recorded]"
 LOST_CALL = "[result of a call that is not in view]"
 _LEAST_LOGPROB = 1e9

@@ -42,13 +42,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError, need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.trace import ToolSpec
-from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
+from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.total import RunningMean, channel_scales, total_loss
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Counts, collate

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
+from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, decoder_of, head_of
 from composer_replication.tokens.batch import Batch, Counts, Rows, Targets

@@ -149,7 +149,7 @@ class HintProducer:
         chosen = draw_messages(
             [view.site_id for _, view in built],
             limit=max_sites or None,
-            lot=lambda site_id: stage_seed(seed, site_id),
+            seed_of=lambda site_id: stage_seed(seed, site_id),
         )
         views: dict[str, list[HintView]] = {name: [] for name in ids}
         for name, view in built:

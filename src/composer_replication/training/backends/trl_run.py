@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.checkpoints import (
     UNSEALED,
     damaged_error,
@@ -33,7 +34,6 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.rollouts.envs.method_env import MethodEnv, MethodEnvs
