@@ -441,8 +441,8 @@ _FAMILIES = (
         models="DeepSeek-V3 (2024-12)",
         note=(
             "no official format of tools: here they stand in words behind the system messages;"
-            " calls have the official format, beside text too and always closed; a message behind results"
-            " has no header; a system message in mid-conversation is a user's; thinking in a log is"
+            " calls have the official format, beside text too and always closed; a message behind"
+            " results has no header; a system message in mid-conversation is a user's; thinking in a log is"
             " left out and counted; a hint is appended to the message above"
         ),
         hint="appended",
