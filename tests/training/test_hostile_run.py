@@ -101,7 +101,7 @@ def test_the_page_has_a_table_of_what_was_lost(run: RunDir) -> None:
             and rows[name]["of"] == GROUPS * SIZE * STEPS
         )
     page = run_page(run_report(run.path))
-    assert "what was lost on the way, of 64 rollouts" in page and all(
+    assert "losses on the way, of 64 rollouts" in page and all(
         row["what"] in page for row in rows.values()
     )
     assert json.dumps(lost_rows([{"loss": 1.0}])) == "[]"

@@ -26,7 +26,7 @@ from composer_replication.training.live import (
 )
 from composer_replication.training.rollout_hints import HintedRollouts, draw_messages
 from composer_replication.training.rollout_metrics import behaviour_metrics, num_unresolvable
-from composer_replication.workshop import workshop_tasks as tasks_module
+from composer_replication.workshop import tasks as tasks_module
 from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.workshop_tasks import METADATA, check_trainable, training_tasks
 from tests.training.scripted import (
@@ -262,7 +262,7 @@ def test_only_training_tasks_are_played(world: TaskSource) -> None:
 @pytest.mark.parametrize("split", ["heldout", "monitor", "words"])
 def test_a_held_out_task_is_refused(split: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        tasks_module, "make_task", lambda seed, split="train": make_task(seed, split=wanted)
+        tasks_module, "make_task", lambda seed, **options: make_task(seed, split=wanted)
     )
     wanted = split
     with pytest.raises(DataError, match="a held-out task reached training"):

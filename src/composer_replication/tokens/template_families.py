@@ -442,8 +442,8 @@ _FAMILIES = (
         note=(
             "no official format of tools: here they stand in words behind the system messages;"
             " calls have the official format, beside text too and always closed; a message behind"
-            " results has no header; a system message in mid-conversation is a user's; thinking in a log is"
-            " left out and counted; a hint is appended to the message above"
+            " results has no header; a system message in mid-conversation is a user's; thinking in"
+            " a log is left out and counted; a hint is appended to the message above"
         ),
         hint="appended",
         official_tools=False,
