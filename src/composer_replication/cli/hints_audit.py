@@ -49,9 +49,7 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
             f"none of {sum(not_built.values())} hints could be built into a view:"
             f" {_listed(not_built)}"
         )
-        fix = (
-            "raise build.max_tokens, or set student.template to a family that fits (docs/models.md)"
-        )
+        fix = "raise build.max_tokens, or set student.template to a family that fits (docs/cli.md)"
         raise DataError(message, where=str(job.hints), fix=fix)
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,9 +1,10 @@
 """One episode: a conversation between a student and an environment, as turns and as exact ids.
 
-    episode = Episode(env, chat=ChatFormat.of(renderer, author="tiny"), name="task-3:0", seed=7)
+    episode = Episode(env, chat_format=ChatFormat.of(renderer, author="tiny"), name="task-3:0",
+                      seed=7, stats=SamplingStats())
     episode.ids                                       # the student's first prompt
-    episode.add_message(ids, logprobs, ended=True)    # its message; episode.asked is what remains
-                                                      # for the environment to answer
+    episode.add_message(ids, logprobs, ended=True)    # its message; then episode.pending_message
+                                                      # waits for the environment
     episode.add_observation(outcome, max_context_tokens=512)   # `ids` grows, or the episode ends
     episode.ended, episode.finish()                   # "done", and the Rollout
 

@@ -4,7 +4,7 @@ One session window with a mistake in A1 (P prompt, A assistant messages, E tool 
 message):
 
     ids       = P0 + A0 + E0 + [header] + A1 + E1 ...
-    trained   = the spans of A0, A2, ...   (never A1: the hint channel pushes away from it)
+    lm_spans  = the spans of A0, A2, ...   (never A1: the hint channel pushes away from it)
     hints[0]  : at = position before A1's header, hint_ids = H,
                 span = A1's tokens, end token included, header excluded
     student   = ids[:span.end]
