@@ -79,7 +79,7 @@ def build_command(*, common: Common = Common()) -> int:
             _items(job, renderer, kinds, held_out),
             meta=_meta(job, renderer, inputs, split),
         )
-    refused = _refused(job, renderer, kinds, held_out, report)
+    refused = _refused(job, renderer=renderer, kinds=kinds, held_out=held_out, report=report)
     if refused is not None and not job.dry_run:
         note_refused(job.examples, refused)
     value = {
@@ -109,6 +109,7 @@ def build_command(*, common: Common = Common()) -> int:
 
 def _refused(
     job: Job,
+    *,
     renderer: Renderer,
     kinds: frozenset[str] | None,
     held_out: HeldOutSettings,

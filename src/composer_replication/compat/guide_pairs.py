@@ -131,7 +131,13 @@ def extract_dpo_pairs(
         student_turn = from_chat(state.student_action)
         paid = bought.usd.get(state.state_id, {}) if bought is not None else {}
         parsed = [
-            _answer(state.state_id, teacher, answer_message, family_of_teacher, paid)
+            _answer(
+                state.state_id,
+                teacher=teacher,
+                message=answer_message,
+                families=family_of_teacher,
+                paid=paid,
+            )
             for teacher, answer_message in actions.items()
         ]
         answers = [answer for answer in parsed if answer is not None]
@@ -193,6 +199,7 @@ def _provenance(verdict: Agreement, state: TraceState, *, priced: bool) -> dict[
 
 def _answer(
     state_id: str,
+    *,
     teacher: str,
     message: Message | str,
     families: Mapping[str, str],

@@ -94,7 +94,7 @@ def logs_table(
     ]
     draw = {"cluster": cluster, "seed": stage_seed(seed, "logs"), "samples": settings.samples}
     paired = [
-        _paired(a, rows[a], b, rows[b], metric, **draw)
+        _paired(a, left=rows[a], b=b, right=rows[b], metric=metric, **draw)
         for a, b in compared_rows(names)
         for metric in METRICS
     ]

@@ -68,8 +68,16 @@ def evaluation_row(
         **_share(SUCCESS, [is_success(episode) for episode in episodes]),
         **_per_episode(TARGETED, [float(c.targeted) for c in mistakes], draws),
         **_per_episode(OTHER, [float(c.other) for c in mistakes], draws),
-        **_call_rate("valid_call_rate", "valid_calls", episodes, calls, draws),
-        **_call_rate("changing_call_rate", "changing_calls", episodes, calls, draws),
+        **_call_rate(
+            "valid_call_rate", measure="valid_calls", episodes=episodes, calls=calls, draws=draws
+        ),
+        **_call_rate(
+            "changing_call_rate",
+            measure="changing_calls",
+            episodes=episodes,
+            calls=calls,
+            draws=draws,
+        ),
         **_ratio("entropy", entropies, [float(episode.tokens) for episode in episodes], draws),
         **_interval("length", draws.mean([float(episode.tokens) for episode in episodes])),
         **_interval("turns", draws.mean(messages)),
@@ -129,7 +137,9 @@ def paired_differences(
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
         blocks = [block(x) for x, _ in pairs]
-        entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
+        entry = _difference(
+            a_name, b=b_name, metric=metric, left=left, right=right, draws=all_draws, blocks=blocks
+        )
         entries.append(
             entry | (_ratio_entry(left, right, all_draws, blocks) if metric != SUCCESS else {})
         )
@@ -142,8 +152,18 @@ def paired_differences(
                 open_pairs, block, seed=stage_seed(seed, f"paired:{family.name}"), samples=samples
             )
             blocks = [block(x) for x, _ in open_pairs]
-            columns = _columns(open_pairs, family.made)
-            entries.append(_difference(a_name, b_name, family.made, *columns, draws, blocks))
+            left, right = _columns(open_pairs, family.made)
+            entries.append(
+                _difference(
+                    a_name,
+                    b=b_name,
+                    metric=family.made,
+                    left=left,
+                    right=right,
+                    draws=draws,
+                    blocks=blocks,
+                )
+            )
     return [entry for entry in entries if entry["low"] is not None]
 
 
@@ -188,6 +208,7 @@ def _columns(
 
 def _difference(
     a: str,
+    *,
     b: str,
     metric: str,
     left: Sequence[float],
@@ -314,6 +335,7 @@ def _within_one(share: Mapping[str, float | None]) -> dict[str, float | None]:
 
 def _call_rate(
     name: str,
+    *,
     measure: str,
     episodes: Sequence[EpisodeResult],
     calls: Sequence[float],

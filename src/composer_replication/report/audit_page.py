@@ -135,9 +135,17 @@ def _where(work: Mapping[str, Any], limits: PageLimits) -> Html:
         kinds,
     )
     return join(
-        _rates(work["tools"], tools, "per tool", "calls", limits),
-        _rates(work["repositories"], places, "per repository", "calls", limits),
-        _rates(work["authors"], authors, "per author", "messages", limits),
+        _rates(work["tools"], columns=tools, caption="per tool", unit="calls", limits=limits),
+        _rates(
+            work["repositories"],
+            columns=places,
+            caption="per repository",
+            unit="calls",
+            limits=limits,
+        ),
+        _rates(
+            work["authors"], columns=authors, caption="per author", unit="messages", limits=limits
+        ),
         el(
             "p",
             "The copied history of resumed sessions is counted once. Do not compare models by their"
@@ -149,6 +157,7 @@ def _where(work: Mapping[str, Any], limits: PageLimits) -> Html:
 
 def _rates(
     rows: Sequence[Mapping[str, Any]],
+    *,
     columns: Sequence[tuple[str, str]],
     caption: str,
     unit: str,

@@ -110,7 +110,13 @@ def sites_section(
         for view in shown_views
     ]
     articles = [
-        _article(view, tables.get(view["site"]["id"]), probe, limits, folder_flags)
+        _article(
+            view,
+            tokens=tables.get(view["site"]["id"]),
+            probe=probe,
+            limits=limits,
+            folder_flags=folder_flags,
+        )
         for view in shown_views
     ]
     body = el(
@@ -167,6 +173,7 @@ def _legend(probe: Mapping[str, Any]) -> Html:
 
 def _article(
     view: Mapping[str, Any],
+    *,
     tokens: Sequence[Mapping[str, Any]] | None,
     probe: Mapping[str, Any] | None,
     limits: PageLimits,

@@ -124,12 +124,15 @@ def channel_losses(
     states that they are computed from."""
     required = RequiredForwards.of(models.settings, batch)
     forwards = run_passes(models, batch, required)
-    return losses_on(models, batch, forwards, required, counts), list(forwards.hidden)
+    return losses_on(models, batch, forwards=forwards, required=required, counts=counts), list(
+        forwards.hidden
+    )
 
 
 def losses_on(
     models: TrainingModels,
     batch: Batch,
+    *,
     forwards: ForwardResults,
     required: RequiredForwards,
     counts: Counts,
@@ -138,7 +141,7 @@ def losses_on(
     model = models.student.model
     losses: list[ChannelLoss] = []
     if required.policy:
-        losses += _policy(models, batch, forwards, required, counts)
+        losses += _policy(models, batch, forwards=forwards, required=required, counts=counts)
     if required.lm_ce:
         values_N = -fused_logprobs(
             forwards.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
@@ -161,13 +164,16 @@ def losses_on(
             )
         )
     if required.sides or required.anchors:
-        losses.append(_preference(models, batch, forwards, required, counts))
+        losses.append(
+            _preference(models, batch, forwards=forwards, required=required, counts=counts)
+        )
     return losses
 
 
 def _policy(
     models: TrainingModels,
     batch: Batch,
+    *,
     forwards: ForwardResults,
     required: RequiredForwards,
     counts: Counts,
@@ -205,6 +211,7 @@ def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[ScoredHi
 def _preference(
     models: TrainingModels,
     batch: Batch,
+    *,
     forwards: ForwardResults,
     required: RequiredForwards,
     counts: Counts,

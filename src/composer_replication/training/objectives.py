@@ -70,7 +70,12 @@ def policy_loss(
     then_N = logp_N.detach() if settings.importance_cap else sampled_N
     sequence_N, num_sequences = batch.action.row_N, len(batch.student)
     values_N, outside_N = _surrogate(
-        logp_N, then_N, batch.advantage_N, sequence_N, num_sequences, settings
+        logp_N,
+        then_N=then_N,
+        advantage_N=batch.advantage_N,
+        sequence_N=sequence_N,
+        num_sequences=num_sequences,
+        settings=settings,
     )
     if settings.importance_cap:
         values_N = values_N * importance_weights(logp_N, sampled_N, cap=settings.importance_cap)
@@ -94,6 +99,7 @@ def policy_loss(
 
 def _surrogate(
     logp_N: Tensor,
+    *,
     then_N: Tensor,
     advantage_N: Tensor,
     sequence_N: Tensor,

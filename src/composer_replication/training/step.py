@@ -286,7 +286,7 @@ def accumulate(
         # measuring walks back to the detached leaves only: the trunk needs no graph
         with nullcontext() if scales is not None else torch.no_grad():
             forwards = run_passes(models, batch, required).detached_leaves()
-        losses = losses_on(models, batch, forwards, required, counts)
+        losses = losses_on(models, batch, forwards=forwards, required=required, counts=counts)
         # a loop variable of `losses` would keep the last channel's graph alive
         for name, values in ((loss.name, loss.metrics) for loss in losses):
             for key, value_N in values.items():

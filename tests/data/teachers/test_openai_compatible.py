@@ -309,7 +309,7 @@ def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer
     body = json.dumps(
         {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {}}
     ).encode()
-    reply = teacher._read(200, {}, body, ASKED, {})
+    reply = teacher._read(200, headers={}, body=body, request=ASKED, sent={})
     kept_json = json.dumps(reply_to_json(reply))
     assert key not in kept_json
     assert key.encode().decode() not in json.dumps(reply.turn.calls[0].arguments)

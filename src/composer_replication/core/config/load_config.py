@@ -210,7 +210,7 @@ def read_settings(
     """
     data = _read_bytes(path)
     tree, lines = _parse_toml(data, path)
-    _check_keys(tree, lines, path)
+    _check_keys(tree, lines=lines, path=path)
     _check_key_variables(tree, lines, path)
     _anchor_paths(tree, path.parent)
     powers = tuple(
@@ -354,6 +354,7 @@ def _nearest(key: Key, table: Mapping[Key, Any]) -> Any:
 
 def _check_keys(
     tree: Mapping[str, Any],
+    *,
     lines: Mapping[Key, int],
     path: Path,
     group: type[Settings] = Config,
@@ -381,11 +382,11 @@ def _check_keys(
             raise _unknown(key, group, where=where)
         inner = field.annotation
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Settings):
-            _check_keys(value, lines, path, inner, key)
+            _check_keys(value, lines=lines, path=path, group=inner, prefix=key)
         if table is not None and isinstance(value, dict):
             for entry, fields in value.items():
                 if isinstance(fields, dict):
-                    _check_keys(fields, lines, path, table, (*key, entry))
+                    _check_keys(fields, lines=lines, path=path, group=table, prefix=(*key, entry))
 
 
 def _is_secret(text: str) -> bool:

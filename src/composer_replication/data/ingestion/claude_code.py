@@ -149,7 +149,12 @@ def _ingest_file(
     reader.raw.copied_inside = sum(m.copied_inside for m in stored)
     return FileResult(
         report=_build_report(
-            name, log, reader, parsed, stored, _new_redactions(redactor, counts_before)
+            name,
+            log=log,
+            reader=reader,
+            parsed=parsed,
+            stored=stored,
+            redactions=_new_redactions(redactor, counts_before),
         ),
         sessions=tuple(m.session for m in stored),
     )
@@ -177,6 +182,7 @@ def _new_redactions(redactor: Redactor | None, counts_before: dict[str, int]) ->
 
 def _build_report(
     name: str,
+    *,
     log: LogFile,
     reader: FileReader,
     parsed: list[_ParsedSession],
@@ -247,15 +253,29 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSess
     repository = repository or repository_of(main.cwd, named=reader.repository, roots=links.roots)
     if finished.turns:
         main_name = _claim_name(_safe_name(raw_name, reader.lines.sha256), links)
-        parsed.append(_parsed_session(main, finished, reader, main_name, None, file, repository))
+        parsed.append(
+            _parsed_session(
+                main,
+                finished=finished,
+                reader=reader,
+                name=main_name,
+                parent=None,
+                file=file,
+                repository=repository,
+            )
+        )
         if raw_name in links.parents:
             links.repositories.setdefault(raw_name, repository)
-            _remember_calls(links, raw_name, main_name, reader, calls_by_prompt)
+            _remember_calls(
+                links, raw_name=raw_name, name=main_name, reader=reader, by_prompt=calls_by_prompt
+            )
     for side in reader.sides.values():
         finished_side = side.conversation.finish()
         if not finished_side.turns:
             continue
-        parent, author = _find_parent(side, reader, links, main_name, calls_by_prompt)
+        parent, author = _find_parent(
+            side, reader=reader, links=links, main_name=main_name, by_prompt=calls_by_prompt
+        )
         name = _claim_name(
             f"{parent.session_id}.agent-{_safe_name(side.agent_id, side.prompt)}", links
         )
@@ -264,12 +284,12 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSess
         parsed.append(
             _parsed_session(
                 side,
-                finished_side._replace(turns=turns),
-                reader,
-                name,
-                parent,
-                file,
-                side_repository,
+                finished=finished_side._replace(turns=turns),
+                reader=reader,
+                name=name,
+                parent=parent,
+                file=file,
+                repository=side_repository,
             )
         )
     return parsed
@@ -289,6 +309,7 @@ def _apply_requests(reader: FileReader) -> None:
 
 def _parsed_session(
     stream: Stream,
+    *,
     finished: FinishedConversation,
     reader: FileReader,
     name: str,
@@ -358,6 +379,7 @@ def _calls_by_prompt(conversation: Conversation) -> dict[str, list[tuple[str, st
 
 def _remember_calls(
     links: Links,
+    *,
     raw_name: str,
     name: str,
     reader: FileReader,
@@ -387,6 +409,7 @@ def _prompt_key(prompt: str) -> str:
 
 def _find_parent(
     side: Stream,
+    *,
     reader: FileReader,
     links: Links,
     main_name: str,

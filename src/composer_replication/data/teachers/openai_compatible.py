@@ -190,7 +190,11 @@ class OpenAICompatible:
                 f"the connection broke off ({type(error).__name__})", again=True, billed=True
             ) from None
         return self._read(
-            status, headers, self._decompress(bytes(raw_body), headers), request, sent
+            status,
+            headers=headers,
+            body=self._decompress(bytes(raw_body), headers),
+            request=request,
+            sent=sent,
         )
 
     def _decompress(self, raw_body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -223,6 +227,7 @@ class OpenAICompatible:
     def _read(
         self,
         status: int,
+        *,
         headers: Mapping[str, str],
         body: bytes,
         request: Request,
