@@ -255,7 +255,7 @@ def trained(
                 old[place, : len(logp)] = torch.tensor(logp)
             return {**out, "old_per_token_logps": old}
 
-        def _made(self, prompts: list[Any], rollout: Any) -> Any:
+        def _make_examples(self, prompts: list[Any], rollout: Any) -> Any:
             rows = tuple(example(row, views=self._weights["hint"] > 0) for row in self.rows)
             return TrlExamples(examples=rows, metrics={})
 
