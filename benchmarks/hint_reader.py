@@ -32,7 +32,7 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.hint_reader import read_session
-from composer_replication.data.hints.reader_hints import Score, score
+from composer_replication.data.hints.reader_hints import Score, score_named_mistakes
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.sites.find_sites import find_sites
@@ -121,8 +121,10 @@ def main() -> int:
             "stand-in: every marked error (no model)",
         )
     scores = {
-        "rule detectors (tuned on these labels)": score(named_by_rules(sessions), labels),
-        name: score(named_by_reader(sessions, teacher, settings=settings), labels),
+        "rule detectors (tuned on these labels)": score_named_mistakes(
+            named_by_rules(sessions), labels
+        ),
+        name: score_named_mistakes(named_by_reader(sessions, teacher, settings=settings), labels),
     }
     print(f"{'':46s} {'precision':>9s} {'recall':>9s} {'named':>6s} {'unlabelled':>11s}")
     for who, result in scores.items():

@@ -164,15 +164,15 @@ def test_credit_at_its_bound_warns_at_once_and_stops_later() -> None:
             for n in ("policy", "lm_ce", "hint", "preference")
         }
 
-    statuses = health.observe(step(0.95))
+    statuses = health.update_statuses(step(0.95))
     (warning,) = health.warnings(statuses)
     assert warning["status"] == "clipped" and "bound" in warning["fix"]
     again = Health(weights=health.weights, max_bad_steps=2, max_clipped=0.9)
     again.restore(health.state())
-    statuses = again.observe(step(0.95))
+    statuses = again.update_statuses(step(0.95))
     with pytest.raises(StoppedError, match="2 steps in a row"):
         again.check(statuses, step=2)
-    again.check(again.observe(step(0.5)), step=3)
+    again.check(again.update_statuses(step(0.5)), step=3)
 
 
 # ---- refusals ----

@@ -218,7 +218,7 @@ def test_a_streak_warns_once_and_stops_at_its_length() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=3)
     warned = []
     for step in range(1, 4):
-        statuses = health.observe({**GOOD, "hint": channel_step(grad_norm=0.0)})
+        statuses = health.update_statuses({**GOOD, "hint": channel_step(grad_norm=0.0)})
         warned += health.warnings(statuses)
         if step < 3:
             health.check(statuses, step=step)
@@ -232,16 +232,16 @@ def test_a_streak_warns_once_and_stops_at_its_length() -> None:
 def test_a_good_step_ends_the_streak_and_dead_counts_with_starved() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=2)
     for bad in (channel_step(grad_norm=0.0), channel_step(), channel_step(tokens=0)):
-        statuses = health.observe({**GOOD, "lm_ce": bad})
+        statuses = health.update_statuses({**GOOD, "lm_ce": bad})
         health.check(statuses, step=1)
     with pytest.raises(StoppedError, match="lm_ce was dead"):
-        health.check(health.observe({**GOOD, "lm_ce": channel_step(grad_norm=0.0)}), step=2)
+        health.check(health.update_statuses({**GOOD, "lm_ce": channel_step(grad_norm=0.0)}), step=2)
 
 
 def test_state_survives_a_resume() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
-    health.observe(GOOD)
-    health.observe({**GOOD, "hint": channel_step(tokens=0)})
+    health.update_statuses(GOOD)
+    health.update_statuses({**GOOD, "hint": channel_step(tokens=0)})
     restored = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
     restored.restore(health.state())
     assert (

@@ -29,7 +29,7 @@ def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
     A site whose session was not kept has no turns and a placeholder message; its text is in the
     tokens of the table.
     """
-    watched = _watched(run.watched_jsonl)
+    watched = _sites_from_probe_ids(run.watched_jsonl)
     sites = {site.id: site for site in _read_if_there(read_sites, run.watched_dir / "sites.jsonl")}
     hints = {
         hint.site_id: hint for hint in _read_if_there(read_hints, run.watched_dir / "hints.jsonl")
@@ -56,7 +56,7 @@ def _read_if_there(reader: Any, path: Path) -> list[Any]:
     return list(reader(path)) if path.exists() else []
 
 
-def _watched(path: Path) -> dict[str, Site]:
+def _sites_from_probe_ids(path: Path) -> dict[str, Site]:
     """The sites of watched.jsonl by id; session, turn and call are parsed from the id."""
     sites: dict[str, Site] = {}
     for number, row in read_lines(path) if path.exists() else ():

@@ -245,9 +245,7 @@ def plan_windows(
         )
         uncovered = [p for p in uncovered if p not in set(newly_covered)]
     # 3. Windows for the remaining trained messages.
-    for window_or_position in _plan_trained_windows(
-        costs, uncovered, half_budget_starts, max_tokens
-    ):
+    for window_or_position in _plan_lm_ce_windows(costs, uncovered, half_budget_starts, max_tokens):
         if isinstance(window_or_position, int):
             yield window_or_position
         else:
@@ -330,10 +328,7 @@ def _extend_window(
     targets: Mapping[int, WindowTarget],
     max_tokens: int,
 ) -> Window:
-    """The window extended to the last trained message that fits behind its targets.
-
-    Nothing is taken from above the targets.
-    """
+    """The window with its end moved to the last message of `uncovered` that fits."""
     cost, end = costs.cost(window.start, window.end, window.picked), window.end
     trained = set(uncovered)
     for following in range(window.end, len(costs.tokens)):
@@ -344,7 +339,7 @@ def _extend_window(
     return replace(window, end=end)
 
 
-def _plan_trained_windows(
+def _plan_lm_ce_windows(
     costs: SegmentCosts,
     needed: Sequence[int],
     half_budget_starts: Mapping[int, int | None],

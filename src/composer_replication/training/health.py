@@ -83,7 +83,7 @@ class Health:
     >>> starved = ChannelStep(inputs=2, tokens=0, loss=0.0, grad_norm=0.0)
     >>> weights = dict.fromkeys(CHANNELS, 0.0) | {"hint": 1.0}
     >>> health = Health(weights=weights, max_bad_steps=3)
-    >>> health.observe(dict.fromkeys(CHANNELS, idle) | {"hint": starved})["hint"]
+    >>> health.update_statuses(dict.fromkeys(CHANNELS, idle) | {"hint": starved})["hint"]
     'starved'
     >>> [warning["channel"] for warning in health.warnings({"hint": "starved"})]
     ['hint']
@@ -96,7 +96,7 @@ class Health:
     was_active: dict[Channel, bool] = field(default_factory=lambda: dict.fromkeys(CHANNELS, False))
     bad_steps: dict[Channel, int] = field(default_factory=lambda: dict.fromkeys(CHANNELS, 0))
 
-    def observe(self, steps: Mapping[Channel, ChannelStep]) -> dict[Channel, Status]:
+    def update_statuses(self, steps: Mapping[Channel, ChannelStep]) -> dict[Channel, Status]:
         """The status of every channel in this step; bad streaks grow or end."""
         statuses: dict[Channel, Status] = {}
         for name in CHANNELS:

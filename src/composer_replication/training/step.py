@@ -93,7 +93,7 @@ def train_step(
     update = _update(trainer, loss=loss, step=step)
     metrics |= _move_taid(trainer, observed["hint"], step=step)
     # 5. Report, and stop if a channel has been silent for too long.
-    statuses = trainer.health.observe(_with_credit(trainer, observed))
+    statuses = trainer.health.update_statuses(_as_health_reads_it(trainer, observed))
     for name, channel_step in observed.items():
         if name not in first_time or settings.balance == "none":
             trainer.means[name].add(channel_step.grad_norm / shares[name])
@@ -201,11 +201,14 @@ def _move_taid(trainer: Trainer, hint_step: ChannelStep, *, step: int) -> dict[s
     return metrics
 
 
-def _with_credit(
+def _as_health_reads_it(
     trainer: Trainer, observed: dict[Channel, ChannelStep]
 ) -> dict[Channel, ChannelStep]:
-    """The channels as health judges them: credit has no gradient, so it is alive if it moves
-    advantages."""
+    """The channels with credit's size where health reads a gradient norm.
+
+    Under credit the hint channel has no gradient of its own; its loss, the mean change of the
+    advantages, takes the norm's place, so "dead" means that credit moves nothing.
+    """
     if not trainer.settings.hint.is_credit:
         return observed
     credit: Channel = "hint"

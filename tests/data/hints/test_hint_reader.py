@@ -29,7 +29,7 @@ from composer_replication.data.hints.hint_reader import (
     read_session,
     reading_requests,
 )
-from composer_replication.data.hints.reader_hints import score, write_reader_hints
+from composer_replication.data.hints.reader_hints import score_named_mistakes, write_reader_hints
 from composer_replication.data.hints.windows import TextWindow, estimate_tokens, windows_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
@@ -381,10 +381,13 @@ def test_scores_count_labelled_calls_only() -> None:
         ("f", "c3"): "mistake",
         ("f", "c4"): "failed_check",
     }
-    scores = score([("f", "c1"), ("f", "c2"), ("g", "c1"), ("f", None)], labels)
+    scores = score_named_mistakes([("f", "c1"), ("f", "c2"), ("g", "c1"), ("f", None)], labels)
     assert (scores.mistakes, scores.found, scores.right, scores.unlabelled) == (2, 2, 1, 2)
     assert (scores.precision, scores.recall) == (0.5, 0.5)
-    assert (score([], labels).precision, score([], {}).recall) == (None, None)
+    assert (score_named_mistakes([], labels).precision, score_named_mistakes([], {}).recall) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.real
@@ -394,7 +397,7 @@ def test_the_stand_in_is_scored_on_real_labels(traces_dir: Path, repository_root
     from benchmarks.hint_reader import labels_of, named_by_reader, sessions_of
 
     labels = labels_of(repository_root / "tests" / "labels" / "sites.json")
-    scores = score(
+    scores = score_named_mistakes(
         named_by_reader(
             sessions_of([traces_dir]),
             reader(flags_every_error),

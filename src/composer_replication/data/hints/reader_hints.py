@@ -146,11 +146,13 @@ class Score:
         return self.right / self.mistakes if self.mistakes else None
 
 
-def score(named: Iterable[tuple[str, str | None]], labels: Mapping[tuple[str, str], str]) -> Score:
+def score_named_mistakes(
+    named: Iterable[tuple[str, str | None]], labels: Mapping[tuple[str, str], str]
+) -> Score:
     """Compare the (file, call id) pairs that were named a mistake with labels.
 
     >>> labels = {("a", "c1"): "mistake", ("a", "c2"): "benign", ("a", "c3"): "mistake"}
-    >>> score([("a", "c1"), ("a", "c2"), ("a", "c9")], labels)
+    >>> score_named_mistakes([("a", "c1"), ("a", "c2"), ("a", "c9")], labels)
     Score(labels=3, mistakes=2, found=2, right=1, unlabelled=1)
     """
     keys = set(named)

@@ -487,7 +487,7 @@ class ComposerReplicationTrainer(_Trainer):
         observed = channel_steps(
             sums, expected={"hint": self._expected_hint_tokens} if self._weights["hint"] else {}
         )
-        statuses = self._health.observe(observed)
+        statuses = self._health.update_statuses(observed)
         step_metrics: dict[str, Any] = {
             "step": self.state.global_step,
             "clipped": self._clipped,
