@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import io
 import pkgutil
+import re
 import subprocess
 import sys
 import zipfile
@@ -90,3 +91,68 @@ def test_every_worked_example_of_a_docstring_is_right() -> None:
             if not name.startswith(NOT_CODE):
                 attempted += doctest.testmod(importlib.import_module(name)).attempted
     assert not output.getvalue() and attempted >= 300
+
+
+PAGES = (
+    "CONTRIBUTING.md",
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in ("concepts", "glossary", "limits", "math", "redaction", "replay", "rollouts")
+    ),
+)
+NOT_OURS = {
+    "utils.py",
+    "tests/mutants/NAME.toml",
+    "guess.py",
+    "data/manifest.json",
+    "loss_max_clamp",
+}
+"""Quoted names of files that must not exist, of examples, and of other libraries."""
+
+
+def missing_names(page: str, *, files: set[str], words: set[str]) -> list[str]:
+    """The quoted paths that are no file, and the quoted identifiers that no source file has."""
+    missing = []
+    for quoted in re.findall(r"`([^`\n]+)`", page):
+        if re.fullmatch(r"[\w/.-]+\.(py|md|toml|json|svg)", quoted):
+            if not any(path == quoted or path.endswith("/" + quoted) for path in files):
+                missing.append(quoted)
+        elif (
+            re.fullmatch(r"[A-Za-z_][\w.]*(\(\))?", quoted)
+            and quoted.rstrip("()").rpartition(".")[2] not in words
+        ):
+            missing.append(quoted)
+    return [name for name in missing if name not in NOT_OURS]
+
+
+def test_every_name_that_a_page_quotes_exists(repository_root: Path) -> None:
+    folders = ("src", "tests", "benchmarks", "scripts", "docs", "examples")
+    paths = [path for folder in folders for path in (repository_root / folder).rglob("*.*")]
+    files = {
+        str(path.relative_to(repository_root)) for path in (*paths, *repository_root.glob("*"))
+    }
+    words = {
+        word
+        for path in paths
+        if path.suffix in (".py", ".pyi")
+        for word in re.findall(r"\w+", path.read_text("utf-8"))
+    }
+    # artefacts that a run writes are named in the source
+    files |= {word for path in paths if path.suffix == ".py" for word in quoted_files(path)}
+    missing = {
+        name: missing_names((repository_root / name).read_text("utf-8"), files=files, words=words)
+        for name in PAGES
+    }
+    assert {name: names for name, names in missing.items() if names} == {}
+
+
+def quoted_files(path: Path) -> list[str]:
+    """File names in the strings of a source file."""
+    return re.findall(r"[\w.-]+\.(?:json|toml|md)\b", path.read_text("utf-8"))
+
+
+def test_a_name_that_does_not_exist_is_seen() -> None:
+    page = "`training/gone.py` and `vanished_name` stand in `loop.py` beside `train`"
+    files, words = {"src/training/loop.py"}, {"train"}
+    assert missing_names(page, files=files, words=words) == ["training/gone.py", "vanished_name"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.core.pseudonyms import KEY_BYTES, KEY_FILE
 from tests.cli.workspace import recompose
 from tests.real.real_tokenizers import CASES, Case, Logs, OnLogs, cache_folder, read_logs
 
@@ -16,9 +17,13 @@ def logs(traces_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Logs:
     """The public sessions with their sites and hints."""
     cache_folder()
     folder = tmp_path_factory.mktemp("public")
+    # Names of removed secrets depend on this key, and the page counts their tokens.
+    (folder / "recompose").mkdir(mode=0o700)
+    (folder / "recompose" / KEY_FILE).write_text("5a" * KEY_BYTES, "ascii")
+    (folder / "recompose" / KEY_FILE).chmod(0o600)
     for verb in (("ingest", str(traces_dir)), ("sites",), ("hints",)):
-        said = recompose(*verb, "-q", cwd=folder)
-        assert said.code == 0, said.err
+        result = recompose(*verb, "-q", cwd=folder)
+        assert result.code == 0, result.err
     return read_logs(folder / "recompose")
 
 
