@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,16 @@ from composer_replication.losses.fused import (
 from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import Head
+
+
+@pytest.fixture(autouse=True, scope="module")
+def empty_memory_is_nan() -> Iterator[None]:
+    """`torch.empty` is filled with NaN, so a value that was never written cannot be right by luck:
+    freed memory often still holds the result of the case before."""
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
 
 DIVERGENCES = ("jsd", "kl(student, teacher)", "kl(teacher, student)")
 
@@ -162,6 +172,21 @@ def test_equal_to_the_row_functions_on_logits(data: st.DataObject) -> None:
             gradients(values_N, grad_N, student_ND, head),
             gradients(expected_N, grad_N, student_ND, head, retain_graph=True),
         )
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 6, 7, 8])
+def test_the_last_chunk_may_have_fewer_rows(chunk: int) -> None:
+    student_ND, head, teacher_ND, teacher_head = make(n=7)
+    ours_N = fused_divergence(
+        student_ND, head, teacher_ND, teacher_head, divergence="jsd", beta=0.3, chunk=chunk
+    )
+    expected_N = jsd(logits(student_ND, head), logits(teacher_ND, teacher_head), beta=0.3)
+    same((ours_N.detach(),), (expected_N.detach(),))
+    grad_N = torch.arange(1.0, 8.0, dtype=torch.float64)
+    same(
+        gradients(ours_N, grad_N, student_ND, head),
+        gradients(expected_N, grad_N, student_ND, head),
+    )
 
 
 def test_the_names_of_the_divergences_are_those_of_the_hint_channel() -> None:
