@@ -146,6 +146,17 @@ def closing_lines(junit: Path) -> list[str]:
     return [f"{name}: {label}" for name, label in states.items()]
 
 
+def offline_environment() -> dict[str, str]:
+    """The environment of a stage's tests: this checkout's source, one thread, no model hub."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def main() -> int:
     """Install and run; returns pytest's exit code, or 0 if the peers cannot be installed."""
     if problem := install():
@@ -153,13 +164,6 @@ def main() -> int:
         return 0
     JUNIT.parent.mkdir(exist_ok=True)
     JUNIT.unlink(missing_ok=True)
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "OMP_NUM_THREADS": "1",
-    }
     paths = [
         path
         for path in dict.fromkeys(p for paths in TESTS.values() for p in paths)
@@ -176,7 +180,7 @@ def main() -> int:
         f"--junitxml={JUNIT}",
         *paths,
     ]
-    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    code = subprocess.run(command, cwd=ROOT, env=offline_environment(), check=False).returncode
     lines = closing_lines(JUNIT) if JUNIT.exists() else ["trl: pytest wrote no result"]
     print("\n".join(lines), flush=True)
     silent = any(line.endswith((": no test", "no result")) for line in lines)

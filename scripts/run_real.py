@@ -75,11 +75,7 @@ def main() -> int:
     JUNIT.parent.mkdir(exist_ok=True)
     JUNIT.unlink(missing_ok=True)
     env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "OMP_NUM_THREADS": "1",
+        **run_peers.offline_environment(),
         "TOKENIZERS_PARALLELISM": "false",
         VARIABLE: str(cache),
     }

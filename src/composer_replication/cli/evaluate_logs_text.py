@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.report.logs_view import outcome_tally
+from composer_replication.report.logs_view import number_or_none, outcome_tally, share_with_interval
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.held_out_logs import HeldOut
@@ -50,17 +50,13 @@ def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
             f" {plan['smallest_difference']:.2f} ({plan['assumes']})"
         )
     one_way, by_session = (
-        _or_none(plan[name]) for name in ("smallest_one_way", "smallest_by_session")
+        number_or_none(plan[name]) for name in ("smallest_one_way", "smallest_by_session")
     )
     print_line(
         f"          at best, every change in one direction: {one_way}; if the sites of a session"
         f" rise and fall together: {by_session}"
     )
     return plan
-
-
-def _or_none(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
 
 
 def show_rows(job: Job, table: Mapping[str, Any]) -> None:
@@ -72,7 +68,7 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
             row["name"],
             str(row["n"]),
             str(row["sessions"]),
-            *(_cell(row, metric) for metric in METRICS),
+            *(share_with_interval(row, metric) for metric in METRICS),
         )
         for row in table["rows"]
     ]
@@ -136,8 +132,3 @@ def in_a_line(turn: Mapping[str, Any] | None) -> str:
         if len(text) <= LINE_CHARS
         else f"{text[:LINE_CHARS]} [{len(text) - LINE_CHARS} more characters]"
     )
-
-
-def _cell(row: Mapping[str, Any], metric: str) -> str:
-    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    return f"{row[metric]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")

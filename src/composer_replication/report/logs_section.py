@@ -9,7 +9,14 @@ from typing import Any
 from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
 from composer_replication.report.html import Html, el, join, plural, table
-from composer_replication.report.logs_view import OK, RECURRENCE, SIDES, outcome_tally
+from composer_replication.report.logs_view import (
+    OK,
+    RECURRENCE,
+    SIDES,
+    number_or_none,
+    outcome_tally,
+    share_with_interval,
+)
 from composer_replication.report.page import fact_list
 from composer_replication.report.sites_section import PageLimits, cut_end, turn_block
 
@@ -33,7 +40,7 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
         ("sessions", plan["sessions"]),
         ("repositories", plan["repositories"]),
         ("samples of each site", view["samples_per_site"]),
-        ("smallest change that they can show", _or_none(plan["smallest_difference"])),
+        ("smallest change that they can show", number_or_none(plan["smallest_difference"])),
     ]
     charts = [
         chart
@@ -53,10 +60,6 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
         _paired(view["paired"]),
         _sites(view, limits),
     )
-
-
-def _or_none(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
 
 
 def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
@@ -88,7 +91,8 @@ def _pairs_chart(paired: Sequence[Mapping[str, Any]]) -> Html | None:
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
     metrics = [RECURRENCE, OK, "other", "malformed", "undecided"]
     lines = [
-        (r["name"], r["n"], r["sessions"], *(_share(r, metric) for metric in metrics)) for r in rows
+        (r["name"], r["n"], r["sessions"], *(share_with_interval(r, metric) for metric in metrics))
+        for r in rows
     ]
     return table(
         lines,
@@ -96,11 +100,6 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
         numbers=range(1, 8),
         caption="at held-out mistakes",
     )
-
-
-def _share(row: Mapping[str, Any], metric: str) -> str:
-    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    return f"{row[metric]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
 
 
 def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
@@ -111,7 +110,7 @@ def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
             signed(p["difference"]),
             "none" if p["low"] is None else f"{signed(p['low'])} to {signed(p['high'])}",
             "none" if p["low"] is None else "no" if p["low"] <= 0 <= p["high"] else "yes",
-            _or_none(p["detectable"]),
+            number_or_none(p["detectable"]),
         )
         for p in paired
         if p["metric"] in (RECURRENCE, OK)

@@ -152,3 +152,22 @@ def _logged_messages(
                 "repository": session.repository,
             }
     return messages, ""
+
+
+def number_or_none(value: float | None) -> str:
+    """A number with two digits, or "none".
+
+    >>> number_or_none(0.125), number_or_none(None)
+    ('0.12', 'none')
+    """
+    return "none" if value is None else f"{value:.2f}"
+
+
+def share_with_interval(row: Mapping[str, Any], metric: str) -> str:
+    """A row's share with its interval, if it has one.
+
+    >>> share_with_interval({"ok": 0.5, "ok_low": 0.25, "ok_high": 0.75}, "ok")
+    '0.500 [0.250, 0.750]'
+    """
+    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
+    return f"{row[metric]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")

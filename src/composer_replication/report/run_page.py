@@ -22,6 +22,7 @@ from composer_replication.report.page import (
     section,
     section_links,
 )
+from composer_replication.report.run_view import is_number
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
@@ -224,7 +225,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, floa
     return [
         (str(r["name"]), *(r[key] for key in keys))
         for r in rows
-        if all(_is_number(r.get(key)) for key in keys)
+        if all(is_number(r.get(key)) for key in keys)
     ]
 
 
@@ -238,10 +239,6 @@ def _differences(paired: Sequence[Mapping[str, Any]]) -> Html | None:
         return None
     reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
     return interval_chart("paired differences in success", drawn, low=-reach, high=reach, zero=True)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:

@@ -120,17 +120,22 @@ def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         key: None
         for step_metrics in metrics
         for key, value in step_metrics.items()
-        if key not in known and _is_number(value)
+        if key not in known and is_number(value)
     }
     return {
         name: series(
-            [step_metrics for step_metrics in metrics if _is_number(step_metrics.get(name))], name
+            [step_metrics for step_metrics in metrics if is_number(step_metrics.get(name))], name
         )
         for name in names
     }
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a JSON file is a number; true and false are not.
+
+    >>> is_number(0.5), is_number(True)
+    (True, False)
+    """
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
