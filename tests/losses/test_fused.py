@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from composer_replication.losses import fused_compiled, fused_eager, fused_sweep
@@ -29,6 +28,7 @@ from composer_replication.losses.fused import (
 from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import Head
+from tests.losses.watch import Watch
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -251,26 +251,6 @@ def test_there_is_no_second_derivative_and_it_says_so() -> None:
 
 
 # ---- allocations: tensors and products ----
-
-
-class Watch(TorchDispatchMode):
-    """The largest tensor that any operation gives, and how many matrix products there are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest, self.products = 0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(tensor, Tensor):
-                self.largest = max(self.largest, tensor.numel())
-        self.products += func.overloadpacket in (
-            torch.ops.aten.mm,
-            torch.ops.aten.addmm,
-            torch.ops.aten.addmm_,
-        )
-        return out
 
 
 def rows_with_a_product(z_RV: Tensor, t_RV: Tensor) -> Tensor:

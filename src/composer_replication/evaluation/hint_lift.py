@@ -28,8 +28,8 @@ import torch
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
-from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.forward import project, scoring, sliced_predictors
+from composer_replication.losses.fused import fused_logprobs
+from composer_replication.models.forward import head_of, scoring, sliced_predictors
 from composer_replication.tokens.batch import Rows, Targets, collate, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.tokens.hint_donors import shuffled_views
@@ -233,7 +233,7 @@ def _mean_logprobs(model: Any, rows: Rows, targets: Targets, max_tokens: int) ->
         position_N=targets.position_N,
         max_tokens=max_tokens,
     )
-    logp_N = token_logprobs(project(model, hidden_ND), targets.ids_N)
+    logp_N = fused_logprobs(hidden_ND, head_of(model), targets.ids_N)
     total = torch.zeros(targets.num_items, dtype=logp_N.dtype, device=logp_N.device).index_add(
         0, targets.item_N, logp_N
     )

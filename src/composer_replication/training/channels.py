@@ -33,7 +33,6 @@ from composer_replication.training.hinting import ScoredHidden, hint_credit, hin
 from composer_replication.training.objectives import policy_loss
 from composer_replication.training.pairs import Sides, pair_values, score_responses
 from composer_replication.training.passes import ForwardResults, RequiredForwards, run_passes
-from composer_replication.training.reference import Reference
 from composer_replication.training.training_models import TrainingModels
 
 # means that a step reports beside a channel's loss
@@ -201,7 +200,7 @@ def _policy(
 def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[ScoredHidden]:
     """The teachers' hidden states, each with its head, in the order of
     `ForwardResults.teachers`."""
-    heads = [reference_head(reference) for reference in models.teachers]
+    heads = [reference.head() for reference in models.teachers]
     return [
         (hidden_ND, heads[number % len(heads)])
         for number, hidden_ND in enumerate(forwards.teachers)
@@ -274,7 +273,7 @@ def _pair_logprobs(
             raise AlignmentError(
                 f"{models.settings.preference.objective} without the reference's hidden states"
             )
-        reference = sides(forwards.reference_ND, reference_head(models.references["preference"]))
+        reference = sides(forwards.reference_ND, models.references["preference"].head())
     return (
         sides(forwards.predictors("pair", batch.response), head_of(models.student.model)),
         reference,
@@ -287,14 +286,3 @@ def _chosen_ce(models: TrainingModels, batch: Batch, forwards: ForwardResults) -
     return -fused_logprobs(
         forwards.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
     )
-
-
-def reference_head(reference: Reference) -> Head:
-    """The detached output head of a model."""
-    with reference.scoring() as model:
-        head = head_of(model)
-        return replace(
-            head,
-            weight_VD=head.weight_VD.detach(),
-            bias_V=None if head.bias_V is None else head.bias_V.detach(),
-        )

@@ -37,7 +37,6 @@ from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
-from composer_replication.training.channels import reference_head
 from composer_replication.training.passes import score_targets
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels
@@ -135,7 +134,7 @@ def _score(models: TrainingModels, pair: PreferencePair) -> Tensor:
     reference = models.references["preference"]
     batch = collate([], [pair], pad_id=models.student.pad_id).to(models.device)
     hidden_ND = score_targets(models, reference, batch.pair, batch.response)
-    return fused_logprobs(hidden_ND, reference_head(reference), batch.response.ids_N).float().cpu()
+    return fused_logprobs(hidden_ND, reference.head(), batch.response.ids_N).float().cpu()
 
 
 def _from_main(loaded: dict[str, Tensor]) -> dict[str, Tensor]:

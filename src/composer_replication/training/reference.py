@@ -12,9 +12,9 @@ frozen model, whose logits are mixed (training/hinting.py). None ever has dropou
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -22,11 +22,15 @@ from torch import Tensor
 
 from composer_replication.core.channel_names import Channel
 from composer_replication.core.errors import DataError
-from composer_replication.models.forward import project, scoring, sliced_predictors
+from composer_replication.models.forward import (
+    Head,
+    head_of,
+    project,
+    scoring,
+    sliced_predictors,
+)
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Rows, Targets
-
-_CHUNK = 2048  # tokens whose logits are held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,19 @@ class Reference:
             return sliced_predictors(model, rows.ids_BT, rows.lengths_B, **target_places)
 
     def project(self, hidden_ND: Tensor) -> Tensor:
-        """The logits (N, V) of its own hidden states."""
+        """The logits (N, V) of its own hidden states, all at once: for a few targets."""
         with self.scoring() as model:
             return project(model, hidden_ND)
+
+    def head(self) -> Head:
+        """Its output head, without gradient; the fused losses read it beside `predictors`."""
+        with self.scoring() as model:
+            head = head_of(model)
+            return replace(
+                head,
+                weight_VD=head.weight_VD.detach(),
+                bias_V=None if head.bias_V is None else head.bias_V.detach(),
+            )
 
     def is_live(self, model: Any) -> bool:
         """Whether it is this model with its current weights, so that the keys and values of the
@@ -101,29 +115,6 @@ class Reference:
             raise DataError(problem, fix="resume with the run's own student and hint.teacher")
         for name, tensor in tensors.items():
             own_tensors[name].copy_(tensor)
-
-
-def score_chunks(
-    references: Sequence[Reference], rows: Rows, targets: Targets, *, max_tokens: int
-) -> Iterator[tuple[slice, list[Tensor]]]:
-    """The logits of every reference at the targets, chunk by chunk: which targets they are, and one
-    (n, V) matrix per reference.
-
-        for chunk, (logits_NV,) in score_chunks([start], rows, targets, max_tokens=4096):
-            logp_n = token_logprobs(logits_NV, targets.ids_N[chunk])
-    """
-    hidden = [
-        reference.predictors(rows, targets, max_tokens=max_tokens) for reference in references
-    ]
-    for first in range(0, len(targets), _CHUNK):
-        chunk = slice(first, first + _CHUNK)
-        yield (
-            chunk,
-            [
-                reference.project(hidden_ND[chunk])
-                for reference, hidden_ND in zip(references, hidden, strict=True)
-            ],
-        )
 
 
 def live_reference(student: Student) -> Reference:

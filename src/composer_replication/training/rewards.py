@@ -18,13 +18,13 @@ import torch
 
 from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.core.errors import AlignmentError
-from composer_replication.losses.policy import token_logprobs
+from composer_replication.losses.fused import fused_logprobs
 from composer_replication.rollouts.behaviours import behaviour_reward
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.penalty import length_penalty
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.reference import Reference, score_chunks
+from composer_replication.training.reference import Reference
 
 
 def shaped_rewards(
@@ -76,10 +76,8 @@ def start_kl(
         sampler_N = torch.tensor(
             [p for e in part for p in logprobs[e.id]], dtype=torch.float64, device=device
         )
-        chunks = score_chunks([start], batch.student, batch.lm, max_tokens=max_tokens)
-        start_N = torch.cat(
-            [token_logprobs(logits_NV, batch.lm.ids_N[chunk]) for chunk, (logits_NV,) in chunks]
-        ).double()
+        hidden_ND = start.predictors(batch.student, batch.lm, max_tokens=max_tokens)
+        start_N = fused_logprobs(hidden_ND, start.head(), batch.lm.ids_N).double()
         sums_B = torch.zeros(len(part), dtype=torch.float64, device=device).index_add(
             0, batch.lm.row_N, sampler_N - start_N
         )

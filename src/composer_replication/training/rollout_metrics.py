@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.losses.divergence import kl_student_teacher
+from composer_replication.losses.fused import fused_divergence, fused_entropy
 from composer_replication.rollouts.behaviours import unresolvable_calls
 from composer_replication.rollouts.envs.env import MistakeFamily
 from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
-from composer_replication.training.reference import Reference, score_chunks
+from composer_replication.training.reference import Reference
 from composer_replication.training.rewards import sampled_example
 
 
@@ -133,12 +133,13 @@ def measure_drift(
     tokens = 0
     for part, _ in micro_batches(examples, micro_tokens=max_tokens):
         batch = collate(part, pad_id=pad_id).to(device)
-        for _, (model_NV, start_NV) in score_chunks(
-            [model, start], batch.student, batch.lm, max_tokens=max_tokens
-        ):
-            logp_NV = model_NV.log_softmax(-1)
-            kl += float(kl_student_teacher(model_NV, start_NV).double().sum())
-            entropy -= float((logp_NV.exp() * logp_NV).sum(-1).double().sum())
+        student, reference = (
+            (r.predictors(batch.student, batch.lm, max_tokens=max_tokens), r.head())
+            for r in (model, start)
+        )
+        kl_N = fused_divergence(*student, *reference, divergence="kl(student, teacher)")
+        kl += float(kl_N.double().sum())
+        entropy += float(fused_entropy(*student).double().sum())
         tokens += len(batch.lm)
     return Drift(kl=kl / max(1, tokens), entropy=entropy / max(1, tokens), tokens=tokens)
 

@@ -23,7 +23,6 @@ from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, decoder_of, head_of
 from composer_replication.tokens.batch import Batch, Counts, Rows, Targets
-from composer_replication.training.channels import reference_head
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import hint_loss
 from composer_replication.training.pairs import Sides, pair_values, score_responses
@@ -131,7 +130,7 @@ class Scorer:
         gradient."""
         reference = self.references[name]
         hidden_ND = reference.predictors(rows, targets, max_tokens=self.settings.micro_tokens)
-        return hidden_ND, reference_head(reference)
+        return hidden_ND, reference.head()
 
 
 def new_sums(device: torch.device) -> Tensor:
