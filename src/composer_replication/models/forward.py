@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,6 +90,36 @@ class Head:
     scale: float = 1.0
     softcap: float | None = None
 
+    def raised(self) -> Head:
+        """The same head in float32 (float64 stays): for many products in a row, as each product
+        with a head of lower precision copies it."""
+        dtype = torch.promote_types(self.weight_VD.dtype, torch.float32)
+        bias_V = None if self.bias_V is None else self.bias_V.to(dtype)
+        return replace(self, weight_VD=self.weight_VD.to(dtype), bias_V=bias_V)
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Logits (N, V) in float32 (float64 stays), whatever the precision of weights and states.
+
+        The products of two bfloat16 numbers are exact in float32, so these are the logits that the
+        losses compute from the same states, up to the order of the sum; autocast does not lower
+        the precision.
+        """
+        weight_VD, bias_V = self.weight_VD, self.bias_V
+        dtype = torch.promote_types(
+            torch.promote_types(hidden_ND.dtype, weight_VD.dtype), torch.float32
+        )
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            logits_NV = F.linear(
+                hidden_ND.to(dtype),
+                weight_VD.to(dtype),
+                None if bias_V is None else bias_V.to(dtype),
+            )
+            if self.scale != 1.0:
+                logits_NV = logits_NV * self.scale
+            return (
+                torch.tanh(logits_NV / self.softcap) * self.softcap if self.softcap else logits_NV
+            )
+
 
 def head_of(model: Any) -> Head:
     """The output head of a causal language model as one matrix, differentiable.
@@ -117,19 +147,10 @@ def head_of(model: Any) -> Head:
 def project(model: Any, hidden_ND: Tensor) -> Tensor:
     """Logits (N, V) in float32 (float64 stays), whatever the weights' precision.
 
-    bfloat16 logits would drown small divergences, so autocast does not lower the precision.
-    Includes what some families do behind the head: Gemma's soft cap, Granite's and Cohere's scale.
+    bfloat16 logits would drown small divergences. Includes what some families do behind the head:
+    Gemma's soft cap, Granite's and Cohere's scale.
     """
-    head = head_of(model)
-    dtype = torch.promote_types(
-        torch.promote_types(hidden_ND.dtype, head.weight_VD.dtype), torch.float32
-    )
-    with torch.autocast(hidden_ND.device.type, enabled=False):
-        bias_V = head.bias_V.to(dtype) if head.bias_V is not None else None
-        logits_NV = F.linear(hidden_ND.to(dtype), head.weight_VD.to(dtype), bias_V)
-        if head.scale != 1.0:
-            logits_NV = logits_NV * head.scale
-        return torch.tanh(logits_NV / head.softcap) * head.softcap if head.softcap else logits_NV
+    return head_of(model).logits(hidden_ND)
 
 
 def _linear(module: Any) -> tuple[Tensor, Tensor | None]:

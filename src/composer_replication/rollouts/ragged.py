@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import need
-from composer_replication.models.forward import decoder_of, project
+from composer_replication.models.forward import decoder_of, head_of
 
 _SLACK = 1.25  # columns of the cache per token of its longest row, at most
 _SLACK_COLUMNS = 32
@@ -45,12 +45,14 @@ def holds_ragged_rows(model: Any) -> bool:
 class RaggedCache:
     """The cache of one batch; use it under `models.forward.scoring`.
 
-    `lengths` are the numbers of tokens that each row holds.
+    `lengths` are the numbers of tokens that each row holds. The head is raised to float32 once:
+    like the keys and values, it is that of the weights when the cache was made.
     """
 
     def __init__(self, model: Any, *, num_rows: int) -> None:
         self.model = model
         self.decoder = decoder_of(model)
+        self.head = head_of(model).raised()
         self.device = next(model.parameters()).device
         self.cache: Any = need("transformers.cache_utils", extra="train").DynamicCache(
             config=model.config
@@ -84,7 +86,7 @@ class RaggedCache:
             input_ids=ids_BN, past_key_values=self.cache, use_cache=True, **options
         )
         self.lengths = [length + len(row) for length, row in zip(self.lengths, rows, strict=True)]
-        return project(self.model, output.last_hidden_state[:, -1])
+        return self.head.logits(output.last_hidden_state[:, -1])
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all other rows, and the gaps if there are many."""
