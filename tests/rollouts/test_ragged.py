@@ -142,3 +142,23 @@ def test_a_head_of_lower_precision_is_cast_once() -> None:
     assert torch.equal(
         RaggedCache(model, num_rows=1).head.weight_VD, head_of(model).weight_VD.float()
     )
+
+
+def test_rows_that_begin_alike_are_fed_once() -> None:
+    """Samples of one site read the same context; afterwards every row goes its own way."""
+    model = tiny(VOCAB)
+    rows = [[1, 2, 3, 4], [5, 6], [1, 2, 3, 4], [1, 2, 3, 4], [5, 6]]
+    cache = RaggedCache(model, num_rows=5)
+    with scoring(model):
+        for logits_V, row in zip(cache.feed(rows), rows, strict=True):
+            assert torch.allclose(logits_V, alone(model, row), atol=1e-4)
+        assert cache.num_fed == 6 and cache.lengths == [4, 2, 4, 4, 2]
+        new = [[7], [8, 9], [10], [7], []]
+        for logits_V, row, ids in zip(cache.feed(new), rows, new, strict=True):
+            if ids:
+                assert torch.allclose(logits_V, alone(model, row + ids), atol=1e-4)
+        assert cache.num_fed == 6 + 5  # later feeds are shared by nobody
+        cache.keep([1, 3])
+        logits_BV = cache.feed([[11], [12]])
+    assert torch.allclose(logits_BV[0], alone(model, [5, 6, 8, 9, 11]), atol=1e-4)
+    assert torch.allclose(logits_BV[1], alone(model, [1, 2, 3, 4, 7, 12]), atol=1e-4)

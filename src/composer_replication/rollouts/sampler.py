@@ -285,9 +285,10 @@ def _sample_messages(
     messages = [_GrowingMessage(room=r, ids=[], logprobs=[]) for r in room]
     new_ids = [episode.ids[held:] for episode, held in zip(episodes, cache.lengths, strict=True)]
     while True:
+        num_fed = cache.num_fed
         with stats.timing("model"):
             logits_BV = cache.feed(new_ids)
-        stats.num_fed += sum(map(len, new_ids))
+        stats.num_fed += cache.num_fed - num_fed
         uniform = [
             episode.random.random() if w.open else 0.0
             for episode, w in zip(episodes, messages, strict=True)
