@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -248,6 +249,21 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tokenizer: Any, tmp_path: 
     model_of("llama").save_pretrained(str(tmp_path / "small"))
     with pytest.raises(ConfigError, match="the model embeds 30"):
         load_student(StudentSettings(model=str(tmp_path / "small")), tokenizer=tokenizer, seed=0)
+
+
+def test_a_special_token_that_no_template_writes_needs_no_row(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    settings = StudentSettings(model=str(tmp_path / "text"))
+    make_tiny(tokenizer, seed=5).save_pretrained(settings.model)
+    rows = len(tokenizer)
+    surplus = copy.deepcopy(tokenizer)
+    surplus.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    assert len(surplus) == rows + 1
+    assert load_student(settings, tokenizer=surplus, seed=0).num_parameters > 0
+    surplus.chat_template = f"<image>{surplus.chat_template}"
+    with pytest.raises(ConfigError, match=f"has {rows + 1} tokens, the model embeds {rows}"):
+        load_student(settings, tokenizer=surplus, seed=0)
 
 
 def test_lora_starts_as_no_change_and_comes_back_from_disk(tokenizer: Any, tmp_path: Path) -> None:

@@ -67,9 +67,9 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
         else _from_pretrained(settings)
     )
     rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
+    if surplus := _tokens_without_a_row(tokenizer, rows):
         raise ConfigError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}",
+            f"the tokenizer has {rows + surplus} tokens, the model embeds {rows}",
             where=settings.model,
         )
     check_projection(model)
@@ -78,6 +78,23 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
     return Student(
         name=settings.model, model=model, tokenizer=tokenizer, lora=settings.lora.rank > 0
     )
+
+
+def _tokens_without_a_row(tokenizer: Any, rows: int) -> int:
+    """The number of tokens beyond the model's embedding that a rendering can contain.
+
+    Text is never encoded as a special token (tokens/hf.py), so one that the chat template does not
+    write cannot occur: Gemma 3's text models come with an image token that they do not embed.
+    """
+    template = str(tokenizer.chat_template or "")
+    never = {
+        i
+        for i, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+        and token.content not in template
+        and i not in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    }
+    return sum(i >= rows and i not in never for i in tokenizer.get_vocab().values())
 
 
 def _from_pretrained(settings: StudentSettings) -> Any:
