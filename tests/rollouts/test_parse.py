@@ -25,7 +25,15 @@ from composer_replication.tokens.messages import replace_surrogates
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import FAMILIES
 from tests.rollouts.small_world import message_ids
-from tests.tokens.students import ARGUMENTS, CASES, TEXTS, chatml_tokenizer, read, renderer
+from tests.tokens.students import (
+    ARGUMENTS,
+    CASES,
+    TEXTS,
+    chatml_tokenizer,
+    read,
+    renderer,
+    tokenizer_for,
+)
 
 every_template = pytest.mark.parametrize(("family", "fixture"), CASES)
 
@@ -35,6 +43,18 @@ def parsed(
 ) -> tuple[Part, ...]:
     return parse_message(
         message_ids(render, message)[:-1], codec=render.codec, parser=parser_of(render), tools=tools
+    )
+
+
+def test_calls_as_text_are_read_back_by_their_letters() -> None:
+    render = Renderer.for_tokenizer(tokenizer_for("chatml-tools"), family="chatml-tools")
+    calls = (ToolCall("c1", "Read", {"path": "a\nb.py"}), ToolCall("c2", "Count", {}))
+    message = Turn(role="assistant", author="m", blocks=(Text("Now."), *calls))
+    assert "<tool_call>" not in render.codec.control
+    assert parsed(render, message) == (
+        Text("Now."),
+        WrittenCall("Read", {"path": "a\nb.py"}),
+        WrittenCall("Count", {}),
     )
 
 

@@ -242,6 +242,8 @@ def tokenizer_for(family: str, *, fixture: str = "") -> Any:
     for name, (special, plain, named) in OTHERS.items():
         if family.startswith(name):
             return tiny_tokenizer(special, plain, **named)
+    if family == "chatml-tools":
+        return chatml_tokenizer(plain=())
     return chatml_tokenizer(plain=CHATML_PLAIN[:2]) if fixture == "qwen2_5" else chatml_tokenizer()
 
 

@@ -34,6 +34,7 @@ HEADERS = {
     "qwen3": "<|im_start|>assistant\n<think>\n\n</think>\n\n",
     "qwen3-thinking": "<|im_start|>assistant\n",
     "qwen3-2507": "<|im_start|>assistant\n",
+    "chatml-tools": "<|im_start|>assistant\n",
     "llama3": "<|start_header_id|>assistant<|end_header_id|>\n\n",
     "qwen3.5": "<|im_start|>assistant\n<think>\n\n</think>\n\n",
     "qwen3.5-thinking": "<|im_start|>assistant\n<think>\n",

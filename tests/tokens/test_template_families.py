@@ -12,13 +12,15 @@ import pytest
 
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.tokens.hf import render_template
+from composer_replication.tokens.hf import added_tokens, render_template
 from composer_replication.tokens.messages import short_call_id, tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import (
     FAMILIES,
     Family,
+    fitting_families,
     recognise,
+    recognised_by_text,
     template_sha256,
 )
 from tests.tokens.students import (
@@ -290,10 +292,23 @@ def test_a_family_is_recognised_by_text_and_by_what_it_renders(family: str, fixt
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_our_own_variants_are_recognised(family: str) -> None:
     tokenizer = tokenizer_for(family)
-    assert (
-        recognise(FAMILIES[family].template, partial(render_template, tokenizer))
-        is FAMILIES[family]
-    )
+    render, tokens = partial(render_template, tokenizer), added_tokens(tokenizer)
+    assert recognise(FAMILIES[family].template, render, tokens=tokens) is FAMILIES[family]
+    assert FAMILIES[family].suits(tokens) and family in fitting_families(tokens)
+
+
+def test_calls_as_text_need_no_tokens_of_their_own_and_are_written_as_qwen_writes_them() -> None:
+    tools, qwen = FAMILIES["chatml-tools"], FAMILIES["qwen3-2507"]
+    plain, with_tokens = added_tokens(tokenizer_for(tools.name)), added_tokens(chatml_tokenizer())
+    assert tools.template == qwen.template
+    assert fitting_families(plain) == ["chatml-tools"]
+    assert {"qwen3-2507", "chatml-tools"} < set(fitting_families(with_tokens))
+    for tokens, family in ((plain, tools), (with_tokens, qwen)):
+        assert recognised_by_text(qwen.template, tokens=tokens) is family
+        edited = "{#- a comment -#}" + qwen.template
+        render = partial(render_template, chatml_tokenizer())
+        assert recognise(edited, render, tokens=tokens) is family
+    assert not tools.suits(plain - {"<|im_end|>"})
 
 
 def test_another_template_is_not_mistaken_for_a_family() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import (
     Refused,
+    lost_calls,
     lost_channel,
     note_refused,
     show_build,
@@ -20,7 +21,7 @@ from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hint_gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
-from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer
+from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer, student_renderer
 from composer_replication.core.codec import (
     read_anchors,
     read_hints,
@@ -40,6 +41,7 @@ from composer_replication.tokens.artefact import (
 )
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.split import is_held_out
 
 
 def build_command(*, common: Common = Common()) -> int:
@@ -65,7 +67,7 @@ def build_command(*, common: Common = Common()) -> int:
     held_out = job.held_out()
     split = split_counts(job, held_out)
     tokenizer = make_tokenizer(job.config.model_copy(update={"held_out": held_out}), job.sessions)
-    renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
+    renderer = student_renderer(tokenizer, job.config)
     if job.dry_run:
         counts: Counter[str] = Counter()
         deque(count_items(_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
@@ -116,6 +118,10 @@ def _refused(
     report: BuildReport,
 ) -> Refused | None:
     """Why the build is refused, with settings that were tried and avoid it; None if it is not."""
+    if (
+        problem := lost_calls(renderer, report, of=_messages_with_calls(job, held_out))
+    ) is not None:
+        return Refused(error=problem)
     if (problem := lost_channel(job.config, report)) is None:
         return None
     for flags, settings in wider_windows(job.config):
@@ -127,6 +133,16 @@ def _refused(
             fix = f"this was tried, and works: {job.command('build')} {flags}\nor {problem.fix}"
             return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)
     return Refused(error=problem)
+
+
+def _messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
+    """The number of messages with calls in the sessions that are not held out."""
+    return sum(
+        bool(turn.calls)
+        for session in read_sessions(job.sessions)
+        if not is_held_out(session, settings=held_out)
+        for _, turn in session.assistant_turns()
+    )
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 TOOL_PARSERS = {
     "qwen2.5": "hermes", "qwen3": "hermes", "qwen3-thinking": "hermes", "qwen3-2507": "hermes",
+    "chatml-tools": "hermes",
     "qwen3.5": "qwen3_coder", "qwen3.5-thinking": "qwen3_coder",
     "qwen3.6": "qwen3_coder", "qwen3.6-thinking": "qwen3_coder",
     "llama3": "llama3_json", "glm-4.5": "glm45", "glm-4.5-thinking": "glm45", "gpt-oss": "openai",

@@ -11,7 +11,7 @@ from typing import Any
 
 from composer_replication.cli.hint_gate import ALL
 from composer_replication.cli.job import Job
-from composer_replication.cli.student_tokenizer import make_tokenizer
+from composer_replication.cli.student_tokenizer import make_tokenizer, student_renderer
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
@@ -19,7 +19,6 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.site import Hint
 from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.tokens.renderer import Renderer
 
 NOTE = "a lower bound needs two sessions of a kind; below about ten the interval is too narrow"
 
@@ -76,7 +75,7 @@ def _examples(
         read_sessions(job.sessions),
         sites=read_sites(job.sites),
         hints=hints,
-        renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
+        renderer=student_renderer(tokenizer, job.config),
         settings=job.config.build,
         held_out=job.held_out(),
     )

@@ -14,6 +14,7 @@ from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.trace import Session, ToolCall
 from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
@@ -29,6 +30,13 @@ def make_tokenizer(config: Config, sessions: Path) -> Any:
         return load_tokenizer(config.student.model)
     training = (s for s in read_sessions(sessions) if not is_held_out(s, settings=config.held_out))
     return train_tiny_tokenizer(_up_to(_texts(training), TOTAL_CHARS))
+
+
+def student_renderer(tokenizer: Any, config: Config) -> Renderer:
+    """The renderer of the student's template; raises RenderError if it cannot write calls."""
+    renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
+    renderer.check_calls()
+    return renderer
 
 
 def built_tokenizer(examples: Path, *, build_command: str) -> Any:

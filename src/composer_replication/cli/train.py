@@ -10,13 +10,13 @@ from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_g
 from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
+from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
 from composer_replication.cli.train_data import load_examples, tokenizer_of, with_built_split
 from composer_replication.cli.train_run import finish_dry, new_run, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.plan import check_train_plan
 
 
@@ -100,7 +100,7 @@ def train_command(
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
         if live:
-            renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
+            renderer = student_renderer(tokenizer, config)
             world = stack.enter_context(open_world(config.rollouts.env))
             producer = RolloutSource(
                 config=config, renderer=renderer, task_source=world, kept_kinds=kinds

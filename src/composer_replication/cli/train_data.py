@@ -7,12 +7,11 @@ from typing import Any
 
 from composer_replication.cli.forgotten import check_not_forgotten
 from composer_replication.cli.job import Job
-from composer_replication.cli.student_tokenizer import built_tokenizer
+from composer_replication.cli.student_tokenizer import built_tokenizer, student_renderer
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError
 from composer_replication.tokens.artefact import Dataset, load_dataset
 from composer_replication.tokens.hf import load_tokenizer
-from composer_replication.tokens.renderer import Renderer
 
 
 def with_built_split(job: Job, data: Dataset) -> Job:
@@ -41,9 +40,7 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
     student_tokenizer = tokenizer if wanted == TINY else load_tokenizer(wanted)
     data = load_dataset(
         job.examples,
-        tokenizer_sha256=Renderer.for_tokenizer(
-            student_tokenizer, family=job.config.student.template
-        ).codec.sha256(),
+        tokenizer_sha256=student_renderer(student_tokenizer, job.config).codec.sha256(),
     )
     check_not_forgotten(job, data)
     if data.meta["student"] != wanted:

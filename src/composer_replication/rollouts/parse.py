@@ -521,6 +521,7 @@ PARSERS: Mapping[str, Parser] = {
     "qwen3": partial(_chatml, thinking=False),
     "qwen3-thinking": partial(_chatml, thinking=True),
     "qwen3-2507": partial(_chatml, thinking=False),
+    "chatml-tools": partial(_chatml, thinking=False),
     "llama3": _llama,
     "qwen3.5": partial(_qwen35, thinking=False),
     "qwen3.5-thinking": partial(_qwen35, thinking=True),

@@ -70,7 +70,8 @@ class Skipped:
     Reasons per channel:
 
         session      held_out
-        content      what a template has no place for, see `TurnMessages`; straddle
+        content      what a template has no place for, see `TurnMessages`; straddle; lost_calls,
+                     the messages with calls in what the template refused (reason template below)
         lm_ce        author, copied, site, interrupted, dispreferred, no_text_or_call, too_long,
                      template
         hint         no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call,
@@ -522,6 +523,11 @@ class _SessionBuild:
         self.first_error = self.first_error or error
         if turns:
             yield self._skip("lm_ce", "template", count=len(turns), detail=str(error))
+        lost_turns = {*turns, *(site.turn for target in targets for site in target.sites)}
+        if lost_calls := [t for t in sorted(lost_turns) if self.session.turns[t].calls]:
+            yield self._skip(
+                "content", "lost_calls", count=len(lost_calls), detail=_format_turns(lost_calls)
+            )
         for site in (site for target in targets for site in target.sites):
             yield self._skip("hint", "template", site_id=site.id, detail=str(error))
         for pair in pairs:

@@ -54,6 +54,25 @@ def load_tokenizer(name_or_folder: str) -> Any:
         ) from error
 
 
+def own_template_of(tokenizer: Any) -> str:
+    """The chat template that a tokenizer carries, that for tools if there are several; "" = none.
+
+    Example: own_template_of(load_tokenizer(folder))[:10] -> "{%- if tool"
+    """
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default")
+    return template if isinstance(template, str) and template.strip() else ""
+
+
+def added_tokens(tokenizer: Any) -> set[str]:
+    """The texts that a tokenizer reads as one token wherever they stand, special or not.
+
+    Example: "<|im_end|>" in added_tokens(tokenizer) -> True
+    """
+    return {token.content for token in tokenizer.added_tokens_decoder.values()}
+
+
 def render_template(
     tokenizer: Any,
     messages: Sequence[Mapping[str, Any]],

@@ -23,9 +23,15 @@ from typing import Any, Literal, Self
 
 from composer_replication.core.errors import AlignmentError, RenderError
 from composer_replication.core.jsonl import json_strings
-from composer_replication.core.trace import HARNESS, Text, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import HARNESS, Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.example import HintView, Span, TurnSpan
-from composer_replication.tokens.hf import Encoded, TextCodec, render_template
+from composer_replication.tokens.hf import (
+    Encoded,
+    TextCodec,
+    added_tokens,
+    own_template_of,
+    render_template,
+)
 from composer_replication.tokens.layout import (
     Layout,
     marked_layout,
@@ -42,6 +48,7 @@ from composer_replication.tokens.messages import (
 from composer_replication.tokens.template_families import (
     FAMILIES,
     Family,
+    fitting_families,
     recognise,
     template_sha256,
 )
@@ -50,6 +57,16 @@ from composer_replication.tokens.template_families import (
 # unchanged is used. A full stop and the line break behind it are one token in many vocabularies, so
 # the second begins with a space.
 _SEPARATORS = ("\n\n", " \n\n", " ")
+_PROBE = (
+    Turn(role="user", author=HARNESS, blocks=(Text("Fix it."),)),
+    Turn(
+        role="assistant",
+        author=None,
+        blocks=(Text("Now."), ToolCall("callabc01", "look", {"path": "a b/ö.py", "line": 3})),
+    ),
+    Turn(role="tool", author=HARNESS, blocks=(ToolResult("callabc01", "x = 1"),)),
+    Turn(role="assistant", author=None, blocks=(Text("Done."),)),
+)
 Way = Literal["message", "joined", "appended", "user"]
 # The ways that are tried in turn; None = an unknown template, which may accept a system message
 # anywhere or not.
@@ -131,18 +148,19 @@ class Renderer:
                     fix=f"one of: auto, {', '.join(FAMILIES)}",
                 )
             return cls(tokenizer, family=FAMILIES[family])
-        own_template = tokenizer.chat_template
-        if isinstance(own_template, dict):
-            own_template = own_template.get("tool_use") or own_template.get("default")
-        if not isinstance(own_template, str) or not own_template.strip():
+        own_template = own_template_of(tokenizer)
+        if not own_template:
+            fitting = fitting_families(added_tokens(tokenizer))
             raise RenderError(
                 "the tokenizer has no chat template",
                 where="student.template",
-                fix=f"name its family: one of {', '.join(FAMILIES)}",
+                fix=f"name its family: one of {', '.join(fitting or FAMILIES)}",
             )
         return cls(
             tokenizer,
-            family=recognise(own_template, partial(render_template, tokenizer)),
+            family=recognise(
+                own_template, partial(render_template, tokenizer), tokens=added_tokens(tokenizer)
+            ),
             own_template=own_template,
         )
 
@@ -154,6 +172,21 @@ class Renderer:
             if self.family
             else ()
         )
+
+    def check_calls(self) -> None:
+        """Raise RenderError for an unknown template that cannot write a call and its result.
+
+        It would lose most of every agent's session; the error names the families that fit.
+        """
+        if self.family is None:
+            try:
+                self.render(_PROBE)
+            except RenderError as error:
+                raise RenderError(
+                    f"the chat template cannot write a tool call and its result: {error.what}",
+                    where="student.template",
+                    fix=error.fix,
+                ) from error
 
     def messages_of(self, turns: Sequence[Turn]) -> list[TurnMessages]:
         """The messages of each turn for the template, and counts of what they lack."""
@@ -389,23 +422,22 @@ class Renderer:
                 raise RenderError(
                     error.what,
                     where=f"{error.where}, {template_name}" if error.where else template_name,
-                    fix=self._way_out(),
+                    fix=self.way_out(),
                 ) from error
         marked = render(messages, at_message=marks[0], at_body=marks[1], at_end=marks[2])
         return marked_layout(marked, marks=marks, messages=messages)
 
-    def _way_out(self) -> str:
+    def way_out(self) -> str:
         """Advice: the families with which this tokenizer could be used."""
-        control = self.codec.control
-        fitting_families = [
-            f.name
-            for f in FAMILIES.values()
-            if all(token in control for token in (*f.end_tokens, *f.header_tokens))
-        ]
-        if fitting_families:
+        if fitting := fitting_families(added_tokens(self.tokenizer)):
             return (
                 "set student.template to a family whose template is prefix-preserving and loses"
-                f" nothing: {', '.join(fitting_families)}"
+                f" nothing: {', '.join(fitting)}"
+                + (
+                    " (ChatML with calls as text: the model learns the format in training)"
+                    if fitting == ["chatml-tools"]
+                    else ""
+                )
             )
         return (
             f"no family known here ({', '.join(FAMILIES)}) fits its control tokens: use another"

@@ -11,6 +11,7 @@ nothing (tests/tokens/test_template_families.py).
     qwen3              Qwen3-0.6B to 235B-A22B, thinking off         text and calls (1)
     qwen3-thinking     the same models, thinking on (kept)           an empty think block first (2)
     qwen3-2507         Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507      text and calls
+    chatml-tools       none: ChatML models without a format of calls text and calls (9)
     llama3             Llama 3.1, 3.2 and 3.3 Instruct               text and calls, JSON lines
     qwen3.5            Qwen3.5, thinking off                         text and calls (1) (3)
     qwen3.5-thinking   the same models, thinking on (kept)           an empty thought first (2) (3)
@@ -42,6 +43,10 @@ Thinking in a log is left out and counted unless the table says (kept).
         another, counted as parallel_calls.
     (8) The official template writes calls only if the text is none, does not close them, and
         writes no tools. A hint is appended to the text above.
+    (9) The format of qwen3-2507, for a tokenizer that has no tokens for <tool_call>: only
+        <|im_start|> and <|im_end|> are control tokens, all else is text. The model has not seen
+        the format before: it learns it in training. Always named, as no model's own template is
+        replaced by it.
 
 White space before the text of a message is left out if the official template strips it
 (`Family.lstrip`), and counted as leading_space.
@@ -54,7 +59,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
@@ -85,11 +90,11 @@ class Family:
     so several calls become several messages. `rewrites_steps`: the official template renders a step
     differently once another follows it. `official_ends`, `official_tools`: whether the official
     template writes the end of a message whatever follows it, and tools and calls at all. `dated`:
-    it writes today's date, the variant a fixed one. `lstrip`: the characters that the official
-    template strips from the start of an assistant's text, as `str.lstrip` takes them (None = all
-    white space); the variant strips them too, so no such text merges with its header's line break.
-    Example: FAMILIES["qwen3"].end_token ->
-    "<|im_end|>"
+    it writes today's date, the variant a fixed one. `inner_tokens`: what its models' tokenizers
+    have as one token inside a message; without them it works by name, but is not advised. `lstrip`:
+    the characters that the official template strips from the start of an assistant's text, as
+    `str.lstrip` takes them (None = all white space); the variant strips them too, so no such text
+    merges with its header's line break. Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
     """
 
     name: str
@@ -107,6 +112,7 @@ class Family:
     official_ends: bool = True
     official_tools: bool = True
     dated: bool = False
+    inner_tokens: tuple[str, ...] = ()
     lstrip: str | None = ""
     constants: Mapping[str, str | bool] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -116,6 +122,18 @@ class Family:
     def end_tokens(self) -> tuple[str, ...]:
         """Every token that can end a message, the one without calls first."""
         return (self.end_token, self.call_end_token) if self.call_end_token else (self.end_token,)
+
+    def suits(self, tokens: Collection[str]) -> bool:
+        """Whether a tokenizer with these tokens has all that the family's models have.
+
+        >>> FAMILIES["chatml-tools"].suits(["<|im_start|>", "<|im_end|>"])
+        True
+        >>> FAMILIES["qwen3-2507"].suits(["<|im_start|>", "<|im_end|>"])
+        False
+        """
+        return all(
+            token in tokens for token in (*self.end_tokens, *self.header_tokens, *self.inner_tokens)
+        )
 
     def as_of_today(self) -> dict[str, str]:
         """Options that make the variant write today's date.
@@ -154,6 +172,7 @@ def _chatml(
     default_system: str = "",
     think_header: str = "",
     keeps_thinking: bool = False,
+    call_tokens: bool = True,
     **fields: Any,
 ) -> Family:
     return Family(
@@ -162,6 +181,10 @@ def _chatml(
         end_token="<|im_end|>",
         header_tokens=("<|im_start|>",),
         thinking="kept" if keeps_thinking else "left out",
+        inner_tokens=(
+            *(("<tool_call>", "</tool_call>") if call_tokens else ()),
+            *(("<think>", "</think>") if think_header or keeps_thinking else ()),
+        ),
         rewrites_steps=bool(think_header),
         lstrip="\n" if think_header or keeps_thinking else "",
         constants={
@@ -329,6 +352,15 @@ _FAMILIES = (
         models="Qwen3-4B-Instruct-2507, Qwen3-30B-A3B-Instruct-2507, Qwen3-235B-A22B-Instruct-2507",
         note="thinking in a log has no place in this format: it is left out and counted",
         sha256=("64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326",),
+    ),
+    _chatml(
+        "chatml-tools",
+        call_tokens=False,
+        models="ChatML models whose own template writes no calls, e.g. SmolLM2-*-Instruct",
+        note=(
+            "calls and results are text in the format of qwen3-2507, which the model learns in"
+            " training; thinking in a log is left out and counted"
+        ),
     ),
     Family(
         name="llama3",
@@ -500,22 +532,46 @@ def template_sha256(text: str) -> str:
     return hashlib.sha256(text.strip().encode()).hexdigest()
 
 
-def recognise(own_template: str, render: Render) -> Family | None:
+def fitting_families(tokens: Collection[str]) -> list[str]:
+    """The names of the families that suit a tokenizer with these control tokens.
+
+    >>> fitting_families(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    ['chatml-tools']
+    """
+    return [family.name for family in FAMILIES.values() if family.suits(tokens)]
+
+
+def recognised_by_text(own_template: str, *, tokens: Collection[str] = ()) -> Family | None:
+    """The family whose official template, or variant, has this text; None if none has.
+
+    Of several with the same text, one that suits the tokenizer's `tokens` is taken first.
+    """
+    fingerprint = template_sha256(own_template)
+    for family in _suited_first(tokens):
+        if fingerprint in family.sha256 or fingerprint == template_sha256(family.template):
+            return family
+    return None
+
+
+def recognise(own_template: str, render: Render, *, tokens: Collection[str] = ()) -> Family | None:
     """The family that replaces a tokenizer's own template; None if it is unknown.
 
     It is recognised by its text, else by what it renders. `render(messages, tools=...,
     add_generation_prompt=..., template=..., **options)` renders with the tokenizer's special
-    tokens. Qwen3's hybrid template has two families; the non-thinking one is taken unless settings
-    name the other.
+    tokens, `tokens` are all that it has beside its vocabulary. Qwen3's hybrid template has two
+    families; the non-thinking one is taken unless settings name the other.
     """
-    fingerprint = template_sha256(own_template)
-    for family in FAMILIES.values():
-        if fingerprint in family.sha256 or fingerprint == template_sha256(family.template):
-            return family
-    for family in FAMILIES.values():
+    if (family := recognised_by_text(own_template, tokens=tokens)) is not None:
+        return family
+    for family in _suited_first(tokens):
         if all(_renders_equal(probe, family, own_template, render) for probe in PROBES):
             return family
     return None
+
+
+def _suited_first(tokens: Collection[str]) -> list[Family]:
+    """All families, those that suit these tokens first; in their order if there are none."""
+    return sorted(FAMILIES.values(), key=lambda family: bool(tokens) and not family.suits(tokens))
 
 
 def _renders_equal(

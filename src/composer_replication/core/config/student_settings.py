@@ -28,7 +28,7 @@ class StudentSettings(Settings):
     """"tiny" (about 0.6M parameters, made here), a folder, or a hub name such as
     "Qwen/Qwen3-4B-Instruct-2507"."""
     template: Literal[
-        "auto", "qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "llama3",
+        "auto", "qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "chatml-tools", "llama3",
         "qwen3.5", "qwen3.5-thinking", "qwen3.6", "qwen3.6-thinking",
         "glm-4.5", "glm-4.5-thinking", "mistral-v7", "mistral-v11", "mistral-v13", "gemma",
         "gpt-oss", "deepseek-v3",

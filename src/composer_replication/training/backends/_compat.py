@@ -26,7 +26,9 @@ HOOKS = {
 }
 _FIX = f"{install_fix('trl')}; it asks for trl>=1.16,<1.17"
 _PARSERS = {
-    **dict.fromkeys(("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507"), "qwen3_template"),
+    **dict.fromkeys(
+        ("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "chatml-tools"), "qwen3_template"
+    ),
     "llama3": "llama3_template",
 }
 """TRL's call parser by family: that of the official template that writes calls in the same way."""
