@@ -130,12 +130,17 @@ def test_a_merged_adapter_is_the_sum_and_gives_the_adapters_logits(place: Path) 
     )
     back = loaded(place / "out" / "merged")
     assert torch.equal(back.model.layers[0].mlp.up_proj.weight, wanted.float())
-    assert torch.equal(logits(back), logits(merge_adapters(student).model))
+    assert torch.equal(logits(back), logits(merge_adapters(student, texts=IDS.tolist()).model))
     assert torch.allclose(logits(back), with_adapter, atol=1e-5)
     assert not torch.allclose(with_adapter, logits(loaded(place / "base")), atol=1e-2), (
         "the adapter is nothing: the test says nothing"
     )
     assert not list((place / "out" / "merged").glob("adapter*"))
+    merge = result.value["merge"]
+    assert 0 <= merge["mean_kl"] <= 3 * merge["rounding_kl"] < 1e-6 < merge["adapter_kl"]
+    assert merge["mean_kl"] <= merge["max_kl"] and merge["num_tokens"] > 50
+    card = (place / "out" / "merged" / "README.md").read_text("utf-8")
+    assert f"{merge['num_merged']} adapted weights merged; on {merge['num_tokens']} tokens" in card
 
 
 def test_an_adapter_comes_back_bit_for_bit_on_its_base(place: Path) -> None:

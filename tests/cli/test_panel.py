@@ -76,11 +76,14 @@ def test_known_steps_give_known_rows(
         drawn(panel, console)[0]
         == " step 0 of 4   elapsed 0s   waiting for the first step: getting ready"
     )
+    now[0] += 50
     panel({**STEP, "step": 1, "rollouts/success": 0.0, "health/monitor": 0.25})
-    now[0] += 60
+    # the first step takes several times as long as the others
+    assert drawn(panel, console)[0] == " step 1 of 4   elapsed 50s   eta measuring"
+    now[0] += 10
     panel({**STEP, "step": 2, "rollouts/success": 0.5, "policy/status": "exhausted"})
     assert [line.rstrip() for line in drawn(panel, console)] == [
-        " step 2 of 4   elapsed 1m00s   eta 1m00s",
+        " step 2 of 4   elapsed 1m00s   eta 20s",
         " channel     status       tokens       loss   gradient  active",
         " policy      exhausted      5213    -0.0123     0.0312     50%",
         " lm_ce       off               0          -          0      0%",

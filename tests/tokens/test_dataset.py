@@ -29,6 +29,7 @@ from composer_replication.core.trace import (
     ToolResult,
     Turn,
 )
+from composer_replication.report.explanations import REASONS
 from composer_replication.tokens.dataset import Item, Skipped, build_examples
 from composer_replication.tokens.example import (
     HintView,
@@ -731,6 +732,8 @@ def test_straddles_are_counted_over_windows_once() -> None:
     turns[1] = replace(turns[1], blocks=(Text("\nLine first."),))
     items = build(session_of(turns), render=renderer("qwen2.5", "qwen2_5"))
     assert skips(items)["content/straddle"] == 1
+    # counted, and trained on all the same, as the page says
+    assert 1 in trained_turns(items) and "trained on" in REASONS["content/straddle"]
 
 
 @pytest.mark.parametrize("times", [2, 6, 40])

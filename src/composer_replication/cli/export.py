@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,20 +10,22 @@ from typing import TYPE_CHECKING
 from composer_replication.cli.export_card import card_of
 from composer_replication.cli.export_serve import serve_commands
 from composer_replication.cli.flags import Common
-from composer_replication.cli.job import open_job
+from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import move_into_place, scratch_folder, write_text
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.rundir import RunDir
+from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.report.card import model_card
+from composer_replication.tokens.artefact import EXAMPLES, load_dataset
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player
 
 FACTS, README, SCHEMA = "recompose.json", "README.md", 1
+_TEXTS = 4  # examples on which a merge is measured
 
 
 def export_command(
@@ -65,7 +68,7 @@ def export_command(
     if job.dry_run:
         return job.finish({"form": form, "steps": player.steps, "folder": str(target)}, wrote=wrote)
     with scratch_folder(target) as scratch:
-        facts = write_student(player, form=form, folder=scratch)
+        facts = write_student(player, form=form, folder=scratch, texts=_trained_texts(job, folder))
         base = player.config.student.model
         rank = player.config.student.lora.rank
         commands = serve_commands(
@@ -118,6 +121,16 @@ def _form(player: Player, *, adapter: bool) -> str:
             fix="export it --merged",
         )
     return "adapter"
+
+
+def _trained_texts(job: Job, run: RunDir) -> list[tuple[int, ...]]:
+    """Ids of the longest examples that the run was trained on; [] if they are no longer here."""
+    path, manifest = job.examples / EXAMPLES, run.manifest_json
+    used = [entry["sha256"] for entry in json.loads(manifest.read_bytes())["inputs"]]
+    if not path.exists() or sha256_of(path) not in used:
+        return []
+    examples = load_dataset(job.examples).examples
+    return [e.ids for e in sorted(examples, key=lambda e: len(e.ids), reverse=True)[:_TEXTS]]
 
 
 def _check_target(target: Path, run: RunDir) -> None:

@@ -20,7 +20,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from composer_replication.cli.figures import duration, finite, format_number, spark
+from composer_replication.cli.figures import TimeLeft, duration, eta, finite, format_number, spark
 from composer_replication.cli.job import Job
 from composer_replication.cli.train_text import COLOUR, Steps
 from composer_replication.core.channel_names import CHANNELS
@@ -36,6 +36,7 @@ class TrainPanel:
 
     def __init__(self, job: Job) -> None:
         self.job, self.began, self.seen = job, time.monotonic(), 0
+        self.time_left = TimeLeft()
         self.line: Mapping[str, Any] = {}
         self.doing: Callable[[], str] = lambda: "getting ready"
         self.active: Counter[str] = Counter()
@@ -63,6 +64,7 @@ class TrainPanel:
     def __call__(self, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of a step."""
         self.seen += 1
+        self.time_left.step_ended(time.monotonic())
         self.active.update(name for name in CHANNELS if metrics.get(f"{name}/status") == "active")
         self.success += finite(metrics.get("rollouts/success"))
         self.monitor += finite(metrics.get("health/monitor"))
@@ -87,7 +89,7 @@ class TrainPanel:
             time.monotonic() - self.began,
         )
         left = (
-            f"eta {duration(spent / self.seen * (steps - step))}"
+            f"eta {eta(self.time_left.seconds(steps=steps - step))}"
             if self.seen
             else f"waiting for the first step: {self.doing()}"
         )

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from composer_replication.cli.channel_units import unfed, weights_in_settings
-from composer_replication.cli.figures import duration
+from composer_replication.cli.figures import TimeLeft, duration, eta
 from composer_replication.cli.job import Job
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.tokens.artefact import Dataset
@@ -105,20 +105,15 @@ def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
 
 
 class Steps:
-    """Prints one line per step as key=value; the time left is estimated from this launch's steps.
+    """Prints one line per step as key=value, with the time left (figures.py).
 
     After `every_s` seconds without a line it prints the current activity, so that a long step does
     not look like a hang.
     """
 
     def __init__(self, job: Job, *, every_s: float = 10.0) -> None:
-        self.job, self.began, self.seen, self.done, self.every_s = (
-            job,
-            time.monotonic(),
-            0,
-            0,
-            every_s,
-        )
+        self.job, self.began, self.done, self.every_s = job, time.monotonic(), 0, every_s
+        self.time_left = TimeLeft()
         self.doing: Callable[[], str] = lambda: "getting ready"
         self._over, self._said = threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._wait, daemon=True)
@@ -157,17 +152,14 @@ class Steps:
 
     def __call__(self, metrics: Mapping[str, Any]) -> None:
         """Print a step."""
-        self.seen, self.done, self._said = self.seen + 1, int(metrics["step"]), time.monotonic()
-        left = (
-            (time.monotonic() - self.began)
-            / self.seen
-            * (self.job.config.train.steps - metrics["step"])
-        )
+        self.done, self._said = int(metrics["step"]), time.monotonic()
+        self.time_left.step_ended(self._said)
+        left = self.time_left.seconds(steps=self.job.config.train.steps - self.done)
         bad = any(metrics.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
         self.job.screen.line(" " + step_text(metrics, left_s=left), style="red" if bad else "")
 
 
-def step_text(metrics: Mapping[str, Any], *, left_s: float) -> str:
+def step_text(metrics: Mapping[str, Any], *, left_s: float | None) -> str:
     """One step on one line.
 
     >>> sites = {"sites/found": 9, "sites/used": 8}
@@ -194,7 +186,7 @@ def step_text(metrics: Mapping[str, Any], *, left_s: float) -> str:
             )
     if metrics.get("clipped"):
         parts.append("clipped")
-    return " | ".join([*parts, f"eta={duration(left_s)}"])
+    return " | ".join([*parts, f"eta={eta(left_s)}"])
 
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:

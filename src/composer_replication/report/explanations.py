@@ -67,7 +67,8 @@ REASONS = {
     "content/text_after_call": "text after a call, moved before it",
     "content/result_without_call": "a result whose call is not in the log",
     "content/empty_turn": "nothing of the turn could be rendered",
-    "content/straddle": "a token that crosses the boundary of a message; that message is left out",
+    "content/straddle": "a message that begins with a line break: encoded in one go, it would share"
+    " a token with its header; it is trained on, in the tokens in which it is sampled",
     "preference/same_tokens": "both sides are the same tokens",
 }
 
