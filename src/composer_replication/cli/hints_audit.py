@@ -78,6 +78,7 @@ def _examples(
         renderer=student_renderer(tokenizer, job.config),
         settings=job.config.build,
         held_out=job.held_out(),
+        position=job.config.hints.position,
     )
     examples: list[TrainingExample] = []
     lost: Counter[str] = Counter()

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings, HintPosition
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import (
@@ -47,7 +47,7 @@ from composer_replication.tokens.example import (
     ViewContext,
 )
 from composer_replication.tokens.prefix import has_body, lay_out_segment, wanted_above
-from composer_replication.tokens.renderer import Rendered, Renderer
+from composer_replication.tokens.renderer import Rendered, Renderer, hint_in_position
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.window import (
     SegmentCosts,
@@ -106,13 +106,14 @@ def build_examples(
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
     kept_kinds: Collection[str] | None = None,
+    position: HintPosition = "system",
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
     `sites` are all sites, of every category: those without a hint still keep their message out of
     lm_ce. `kept_kinds` are the kinds of hints that the audit kept (None = all): a hint of another
-    kind is a counted skip, `weak_hint`. A RenderError of a template is a skip; the first one is
-    raised only if all the sessions gave not one example.
+    kind is a counted skip, `weak_hint`. `position` is hints.position. A RenderError of a
+    template is a skip; the first one is raised only if all the sessions gave not one example.
     """
     facts = _Facts.gather(sites, hints, preferences, anchors)
     first_error: RenderError | None = None
@@ -124,7 +125,12 @@ def build_examples(
             yield Skipped(channel="session", reason="held_out", session_id=session.id)
             continue
         session_build = _SessionBuild(
-            session, facts=facts, renderer=renderer, settings=settings, kept_kinds=kept_kinds
+            session,
+            facts=facts,
+            renderer=renderer,
+            settings=settings,
+            kept_kinds=kept_kinds,
+            position=position,
         )
         for item in session_build.items():
             any_built = any_built or not isinstance(item, Skipped)
@@ -252,9 +258,11 @@ class _SessionBuild:
         renderer: Renderer,
         settings: BuildSettings,
         kept_kinds: Collection[str] | None,
+        position: HintPosition,
     ) -> None:
         self.session, self.renderer = session, renderer
         self.settings, self.kept_kinds = settings, kept_kinds
+        self.hint_position: HintPosition = position
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
         self.preferences = facts.preferences.get(session.id, [])
@@ -305,8 +313,9 @@ class _SessionBuild:
             )
             for p, target in build.targets.items():
                 wanted = wanted_above(build.turns, build.numbers, p, refers_to=target.refers_to)
+                text = hint_in_position(target.text, position=self.hint_position)
                 build.window_targets[p] = WindowTarget(
-                    extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted
+                    extra=_HINT_FRAME + self.renderer.codec.count(text), wanted=wanted
                 )
             yield from self._examples(build)
             # After the examples, because a pair may share the window of one of them.
@@ -648,6 +657,7 @@ class _SessionBuild:
                 call_ids=target.call_ids if self.settings.target == "call" else (),
                 others=tuple((other_site.id, other_site.kind) for other_site in others),
                 within=rendered,
+                position=self.hint_position,
             )
         except (AlignmentError, RenderError) as error:
             return skips("not_insertable", str(error))

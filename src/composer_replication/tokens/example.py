@@ -16,13 +16,16 @@ position j - 1.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import AlignmentError
 
+Rendering = Literal["message", "appended", "line"]
 Span = tuple[int, int]
 
 
@@ -65,10 +68,12 @@ class HintView:
     (site id, kind) of further failed calls of the message, whose hints are in `hint_ids`, too.
     `parts` narrows the target to stretches of `span` (the calls that failed), from its first to its
     last token; empty = all of it. `rendering` says how the template family wrote the hint:
-    "message" (its own message) or "appended" (to the message above). `origin` says who sampled the
-    target: "student" (on-policy) or "trace" (context distillation). Three fields are set only if
-    train.hint asks for them: `logprobs` of the sampler, one per target id; `difficulty`, the weight
-    of the task's group; `wrong_ids`, another site's hint, for a contrast.
+    "message" (its own message), "appended" (a separator and the hint, at the end of the message
+    above) or "line" (the hint and a line break, behind the one with which the template ends that
+    message's text); `position` is hints.position. `origin` says who sampled the target: "student"
+    (on-policy) or "trace" (context distillation). Three fields are set only if train.hint asks for
+    them: `logprobs` of the sampler, one per target id; `difficulty`, the weight of the task's
+    group; `wrong_ids`, another site's hint, for a contrast.
     """
 
     site_id: str
@@ -77,7 +82,8 @@ class HintView:
     hint_ids: tuple[int, ...]
     span: Span
     target_ids: tuple[int, ...]
-    rendering: Literal["message", "appended"] = "message"
+    rendering: Rendering = "message"
+    position: HintPosition = "system"
     origin: Literal["student", "trace"] = "trace"
     logprobs: tuple[float, ...] = ()
     difficulty: float | None = None
@@ -144,7 +150,8 @@ class HintView:
         decode: Callable[[list[int]], str],
         site_id: str,
         kind: str,
-        rendering: Literal["message", "appended"] = "message",
+        rendering: Rendering = "message",
+        position: HintPosition = "system",
         origin: Literal["student", "trace"] = "trace",
         others: tuple[tuple[str, str], ...] = (),
         parts: tuple[Span, ...] = (),
@@ -173,12 +180,17 @@ class HintView:
                 fix="the template rewrites what stands around a hint",
             )
         hint_ids = teacher[at : at + num_hint]
-        if hint_text.strip() not in decode(hint_ids):
+        text, hint = decode(hint_ids), hint_text.strip()
+        # a template may write results as JSON strings
+        escaped = json.dumps(hint, ensure_ascii=False)[1:-1]
+        if hint not in text and not (rendering == "line" and escaped in text):
             raise AlignmentError(
                 "the hint's text is not in the inserted ids",
                 where=site_id,
                 fix="the template drops or rewrites a message there",
             )
+        if rendering == "line" and not text.startswith((hint, escaped)):
+            rendering = "appended"
         return cls(
             site_id=site_id,
             kind=kind,
@@ -187,6 +199,7 @@ class HintView:
             span=span,
             target_ids=tuple(i for c, d in parts or (span,) for i in student[c:d]),
             rendering=rendering,
+            position=position,
             origin=origin,
             others=others,
             parts=parts,
@@ -341,6 +354,7 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
                 "span": v.span,
                 "target_ids": v.target_ids,
                 "rendering": v.rendering,
+                "position": v.position,
                 "origin": v.origin,
                 **({"logprobs": v.logprobs} if v.logprobs else {}),
                 **({"difficulty": v.difficulty} if v.difficulty is not None else {}),

@@ -75,10 +75,10 @@ def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | Non
 def shuffled_views(
     views: Sequence[HintView], sessions: Sequence[str], *, seed: int
 ) -> list[int | None]:
-    """For each view the index of the view whose hint it gets; None where only its own text or
-    another rendering is left."""
+    """For each view the index of the view whose hint it gets; None where only its own text, or
+    another position or rendering, is left."""
     places = [
-        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering)
+        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=f"{v.position} {v.rendering}")
         for v, group in zip(views, sessions, strict=True)
     ]
     return shuffled_donors(places, seed=seed)
