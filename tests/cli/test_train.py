@@ -27,6 +27,7 @@ from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import (
     is_held_out,
     possible_fractions,
@@ -398,9 +399,8 @@ def test_an_audit_without_any_view_says_what_became_of_the_hints(work: Path) -> 
 def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
     with inside(work):
         job = open_job(Common())
-        return hints_audit._examples(
-            job, make_tokenizer(job.config, job.sessions), list(read_hints(job.hints))
-        )
+        renderer = Renderer.for_tokenizer(make_tokenizer(job.config, job.sessions))
+        return hints_audit._examples(job, renderer, list(read_hints(job.hints)))
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:

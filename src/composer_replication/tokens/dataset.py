@@ -39,6 +39,7 @@ from composer_replication.core.site import (
     joined_text,
 )
 from composer_replication.core.trace import Session, Turn
+from composer_replication.tokens.decision_tokens import decision_tokens
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -664,12 +665,27 @@ class _SessionBuild:
         length = view.span[1] + len(view.hint_ids)
         if length > self.settings.max_tokens:
             return skips("too_long", f"{length} tokens with the hint")
-        start = rendered.spans[window.positions.index(position)].start
+        index = window.positions.index(position)
+        start = rendered.spans[index].start
         left_out = sum(
             build.costs.tokens[p] for p in range(position) if p not in set(window.positions)
         )
+        a, b = rendered.spans[index].body
+        found = [
+            decision_tokens(
+                self.renderer,
+                build.turns[position],
+                site_id=target_site.id,
+                call_id=target_site.call_id,
+                decision=hint.decision,
+                ids=rendered.ids[a:b],
+                start=a,
+            )
+            for target_site, hint in zip(target.sites, target.hints, strict=True)
+        ]
         return replace(
             view,
+            decisions=tuple(decision for decision in found if decision is not None),
             context=ViewContext(
                 kept=start,
                 available=start + left_out,

@@ -61,14 +61,30 @@ class ViewContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTokens:
+    """The tokens at which the mistake of one site was decided: those of the wrong tool name or
+    argument.
+
+    `fork` is the position of the first token at which the message can no longer become right, and
+    `right_ids` are the right tokens there; None and () if it is not known what would be right.
+    Example: DecisionTokens(site_id="s1:7:c1", spans=((131, 132),), fork=131, right_ids=(4418,))
+    """
+
+    site_id: str
+    spans: tuple[Span, ...]
+    fork: int | None = None
+    right_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HintView:
     """A second context for the same target ids, with a hint inserted at `at`, above `span`.
 
     One message is one view. `site_id` and `kind` are those of its first site; `others` are the
     (site id, kind) of further failed calls of the message, whose hints are in `hint_ids`, too.
     `parts` narrows the target to stretches of `span` (the calls that failed), from its first to its
-    last token; empty = all of it. `rendering` says how the template family wrote the hint:
-    "message" (its own message), "appended" (a separator and the hint, at the end of the message
+    last token; empty = all of it. `decisions` are those of its sites, if they are known.
+    `rendering` says how the template family wrote the hint: "message" (its own message), "appended" (a separator and the hint, at the end of the message
     above) or "line" (the hint and a line break, behind the one with which the template ends that
     message's text); `position` is hints.position. `origin` says who sampled the target: "student"
     (on-policy) or "trace" (context distillation). Three fields are set only if train.hint asks for
@@ -91,6 +107,7 @@ class HintView:
     others: tuple[tuple[str, str], ...] = ()
     parts: tuple[Span, ...] = ()
     context: ViewContext | None = None
+    decisions: tuple[DecisionTokens, ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -137,6 +154,13 @@ class HintView:
             raise AlignmentError(
                 f"{len(self.logprobs)} log-probs for a target of {size} ids", where=self.site_id
             )
+        for decision in self.decisions:
+            fork = a if decision.fork is None else decision.fork
+            if not all(a <= c < d <= b for c, d in ((fork, fork + 1), *decision.spans)):
+                raise AlignmentError(
+                    f"the decision of {decision.site_id} leaves the target {a}-{b}",
+                    where=self.site_id,
+                )
 
     @classmethod
     def from_renderings(
@@ -362,6 +386,7 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
                 **({"others": v.others} if v.others else {}),
                 **({"parts": v.parts} if v.parts else {}),
                 **({"context": asdict(v.context)} if v.context else {}),
+                **({"decisions": [asdict(d) for d in v.decisions]} if v.decisions else {}),
             }
             for v in example.hints
         ],
@@ -419,6 +444,16 @@ def _view_from_json(value: dict[str, Any]) -> HintView:
         turns = {name: tuple(context[name]) for name in ("refers_to", "lost")}
         nested["context"] = ViewContext(
             kept=context["kept"], available=context["available"], **turns
+        )
+    if "decisions" in value:
+        nested["decisions"] = tuple(
+            DecisionTokens(
+                site_id=decision["site_id"],
+                spans=tuple(map(tuple, decision["spans"])),
+                fork=decision["fork"],
+                right_ids=tuple(decision["right_ids"]),
+            )
+            for decision in value["decisions"]
         )
     return HintView(**{**value, **flat, **nested})
 

@@ -85,5 +85,10 @@ class HintsSettings(Settings):
     message directly above; "result" = bare text there. If neither stands directly above,
     "reminder" and "result" become a user message."""
     min_lift: float = 0.0
-    """Kinds whose lower bound of lift (nats per token) is not above this are weak: once `hints
-    --audit` has measured them, nothing trains on them."""
+    """Kinds whose lower bound of lift is not above this are weak: once `hints --audit` has measured
+    them, nothing trains on them. In nats of log-odds of right against wrong at the decision."""
+    unmeasured: Literal["drop", "keep"] = "drop"
+    """Kinds for whose mistakes nothing is known to be right, so that the audit cannot measure them:
+    "drop" = nothing trains on them; "keep" = their hints are used unmeasured. "drop", because no
+    lift means no training, and the hints that were measured by hand to do harm are of such kinds
+    (shell_bad_option: -1.4 nats)."""
