@@ -29,6 +29,21 @@ Rendering = Literal["message", "appended", "line"]
 Span = tuple[int, int]
 
 
+def merge_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in order, with those that touch merged: two calls may share a token.
+
+    >>> merge_spans([(7, 9), (1, 3), (3, 5)])
+    ((1, 5), (7, 9))
+    """
+    merged: list[Span] = []
+    for a, b in sorted(spans):
+        if merged and a <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
+        else:
+            merged.append((a, b))
+    return tuple(merged)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSpan:
     """The span of one message in the ids: its whole rendering, and the part its author wrote.
@@ -84,12 +99,13 @@ class HintView:
     (site id, kind) of further failed calls of the message, whose hints are in `hint_ids`, too.
     `parts` narrows the target to stretches of `span` (the calls that failed), from its first to its
     last token; empty = all of it. `decisions` are those of its sites, if they are known.
-    `rendering` says how the template family wrote the hint: "message" (its own message), "appended" (a separator and the hint, at the end of the message
-    above) or "line" (the hint and a line break, behind the one with which the template ends that
-    message's text); `position` is hints.position. `origin` says who sampled the target: "student"
-    (on-policy) or "trace" (context distillation). Three fields are set only if train.hint asks for
-    them: `logprobs` of the sampler, one per target id; `difficulty`, the weight of the task's
-    group; `wrong_ids`, another site's hint, for a contrast.
+    `rendering` says how the template family wrote the hint: "message" (its own message),
+    "appended" (a separator and the hint, at the end of the message above) or "line" (the hint and a
+    line break, behind the one with which the template ends that message's text); `position` is
+    hints.position. `origin` says who sampled the target: "student" (on-policy) or "trace" (context
+    distillation). Three fields are set only if train.hint asks for them: `logprobs` of the sampler,
+    one per target id; `difficulty`, the weight of the task's group; `wrong_ids`, another site's
+    hint, for a contrast.
     """
 
     site_id: str
@@ -123,6 +139,11 @@ class HintView:
     def kinds(self) -> frozenset[str]:
         """The kinds of mistakes that the hint addresses."""
         return frozenset((self.kind, *(kind for _, kind in self.others)))
+
+    @property
+    def knows_decisions(self) -> bool:
+        """Whether the tokens of the decision are known for every site of the message."""
+        return {decision.site_id for decision in self.decisions} == set(self.site_ids)
 
     def __post_init__(self) -> None:
         a, b = self.span
@@ -315,6 +336,25 @@ class TrainingExample:
         """The stretches of the target in `teacher_ids`."""
         shift = self.teacher_span(view)[0] - view.span[0]
         return tuple((a + shift, b + shift) for a, b in view.spans)
+
+    def focused(self) -> TrainingExample:
+        """The example with the target of each view narrowed to the tokens of its decisions; a view
+        with a site whose decision is not known keeps its whole target."""
+        return replace(self, hints=tuple(map(self._focused_view, self.hints)))
+
+    def _focused_view(self, view: HintView) -> HintView:
+        if not view.knows_decisions:
+            return view
+        spans = merge_spans([span for decision in view.decisions for span in decision.spans])
+        positions = [p for a, b in spans for p in range(a, b)]
+        number = {p: k for k, p in enumerate(p for a, b in view.spans for p in range(a, b))}
+        return replace(
+            view,
+            span=(spans[0][0], spans[-1][1]),
+            parts=spans if len(spans) > 1 else (),
+            target_ids=tuple(self.ids[p] for p in positions),
+            logprobs=tuple(view.logprobs[number[p]] for p in positions) if view.logprobs else (),
+        )
 
     def wrong_view(self, view: HintView) -> HintView:
         """The view with another site's hint at the same place, above the same target.

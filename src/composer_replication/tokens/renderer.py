@@ -25,7 +25,13 @@ from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import AlignmentError, RenderError
 from composer_replication.core.jsonl import json_strings
 from composer_replication.core.trace import HARNESS, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.tokens.example import HintView, Rendering, Span, TurnSpan
+from composer_replication.tokens.example import (
+    HintView,
+    Rendering,
+    Span,
+    TurnSpan,
+    merge_spans,
+)
 from composer_replication.tokens.hf import (
     Encoded,
     TextCodec,
@@ -329,7 +335,7 @@ class Renderer:
             for c in dict.fromkeys(call_ids)
         )
         if parts:
-            parts = _merge_spans(parts)
+            parts = merge_spans(parts)
             begin, end = parts[0][0], parts[-1][1]
         if begin == end:
             raise RenderError("the mistaken message has no tokens of its own", where=site_id)
@@ -658,21 +664,6 @@ def hint_in_position(text: str, *, position: HintPosition) -> str:
     '<system-reminder>\\nCall Read.\\n</system-reminder>'
     """
     return _REMINDER.format(text) if position == "reminder" else text
-
-
-def _merge_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in order, with those that touch merged: two calls may share a token.
-
-    >>> _merge_spans([(7, 9), (1, 3), (3, 5)])
-    ((1, 5), (7, 9))
-    """
-    merged: list[Span] = []
-    for a, b in sorted(spans):
-        if merged and a <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
-        else:
-            merged.append((a, b))
-    return tuple(merged)
 
 
 def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
