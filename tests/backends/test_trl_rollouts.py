@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from composer_replication.core.config.data_settings import (
+    HintPosition,
+    HintsSettings,
+    SitesSettings,
+)
 from composer_replication.core.trace import (
     HARNESS,
     HUMAN,
@@ -27,6 +32,7 @@ from composer_replication.training.backends.trl_rollouts import (
     record_rollout,
     written_spans,
 )
+from composer_replication.training.rollout_hints import hint_rollouts
 from composer_replication.workshop.as_tools import TOOLS
 
 pytestmark = pytest.mark.train
@@ -162,6 +168,36 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
     assert live_step.metrics["sites/found"] == live_step.metrics["sites/used"] == 2
     # ranks add these up by their order
     assert list(producer(renderer).make([]).metrics) == list(live_step.metrics)
+
+
+@pytest.mark.parametrize("position", ["user", "reminder", "result"])
+def test_a_hint_in_another_position_is_where_a_full_rendering_has_it(
+    renderer: Renderer, position: HintPosition
+) -> None:
+    rollout = played(renderer, EPISODE)
+    live_step = producer(renderer, hints=HintsSettings(position=position)).make([rollout])
+    (example,) = live_step.examples
+    assert [view.kind for view in example.hints] == ["unknown_tool", "bad_arguments"]
+    session = live_step.sessions[0]
+    hints = hint_rollouts(
+        [session], sites=SitesSettings(), hints=HintsSettings(), kept_kinds=None
+    ).hints
+    for view, hint, turn in zip(example.hints, hints, (2, 6), strict=True):
+        expected = renderer.hint_view(
+            [*map(_as_seen, session.turns[:turn]), session.turns[turn]],
+            target=turn,
+            hint=hint.text,
+            site_id=view.site_id,
+            kind=view.kind,
+            tools=TOOLS.specs(),
+            position=position,
+        )
+        assert replace(view, origin="trace") == expected
+    (recorded,) = live_step.trl_sessions
+    assert recorded is not None and recorded.seen[3] == replace(
+        _as_seen(session.turns[3]), blocks=(replace(recorded.seen[3].results[0]),)
+    )
+    assert recorded.seen[3].results[0].text == EPISODE[1]["content"]
 
 
 def _as_seen(turn: Turn) -> Turn:

@@ -17,6 +17,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.site import Hint, Site
+from composer_replication.evaluation.audit_names import MEASURE
 from composer_replication.report.explanations import REASONS
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.example import HintView, TrainingExample
@@ -50,7 +51,11 @@ def audit(work: Path, *strong_kinds: str, student: str = "tiny") -> None:
     kinds = [{"kind": kind, "n": 9, "keeps": kind in strong_kinds} for kind in (WEAK, GOOD)]
     write_json(
         folder / "audit.json",
-        {"student": student, "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}]},
+        {
+            "student": student,
+            "measure": MEASURE,
+            "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}],
+        },
     )
     write_json(
         folder / "audit.meta.json",
@@ -155,6 +160,19 @@ def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
     (work / "recompose" / "audit.json").write_text(text, "utf-8")
     result = recompose("build", cwd=work)
     assert result.code == 1 and "no audit of this version" in result.err
+
+
+def test_an_audit_by_the_earlier_measure_is_refused_with_the_way_on(work: Path) -> None:
+    audit(work, GOOD)
+    path = work / "recompose" / "audit.json"
+    old = json.loads(path.read_text("utf-8"))
+    del old["measure"]
+    path.write_text(json.dumps(old), "utf-8")
+    result = recompose("build", cwd=work)
+    assert result.code == 1 and "hints --audit" in result.err
+    assert "measured the lift over the whole message" in " ".join(
+        result.err.replace("│", " ").split()
+    )
 
 
 def test_every_kind_that_a_view_speaks_of_must_have_been_kept() -> None:

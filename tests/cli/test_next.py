@@ -14,6 +14,7 @@ import pytest
 
 from composer_replication.cli.main import VERBS
 from composer_replication.core.codec import write_sessions
+from composer_replication.evaluation.audit_names import MEASURE
 from tests.cli.test_verbs import without_torch
 from tests.cli.workspace import CliResult, fill, recompose, session
 
@@ -70,7 +71,14 @@ def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -
     result = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
     assert result.value["next"] == "recompose hints --audit"
     (tmp_path / "recompose" / "audit.json").write_text(
-        json.dumps({"student": "some/model", "kinds": [{"kind": "all", "keeps": False}]}), "utf-8"
+        json.dumps(
+            {
+                "student": "some/model",
+                "measure": MEASURE,
+                "kinds": [{"kind": "all", "keeps": False}],
+            }
+        ),
+        "utf-8",
     )
     refused = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
     # no kind of hint was kept: a build would be refused

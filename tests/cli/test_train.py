@@ -27,6 +27,7 @@ from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import (
     is_held_out,
     possible_fractions,
@@ -283,6 +284,23 @@ def test_another_student_than_the_one_built_for_is_refused(work: Path) -> None:
     assert result.code == 1 and "Traceback" not in result.err
 
 
+def test_hints_stand_in_the_set_position_from_build_to_training(work: Path) -> None:
+    there = ("--hints.position", "reminder")
+    assert recompose("build", *there, cwd=work).code == 0
+    out = recompose("show", "example", "e001", "--full", cwd=work).out
+    assert out.index("<system-reminder>") < out.index("return 1")
+    (hint,) = recompose("show", "example", "e001", "--json", cwd=work).value["hints"]
+    assert (hint["position"], hint["rendering"]) == ("reminder", "line")
+    assert hint["text"].startswith("<system-reminder>\n")
+    refused = recompose(*TRAIN, cwd=work)
+    assert refused.code == 1 and not (work / "recompose" / "runs").exists()
+    assert "position 'reminder', hints.position is 'system'" in refused.err.replace("\n", " ")
+    assert "recompose build" in refused.err
+    assert recompose(*TRAIN, *there, "--dry-run", cwd=work).code == 0
+    audit = recompose("hints", "--audit", "--json", *there, cwd=work).value["audit"]
+    assert audit["not_built"] == {}
+
+
 def test_an_example_is_shown_token_by_token(work: Path) -> None:
     value = recompose("show", "example", "e001", "--json", cwd=work).value
     kinds = [t["loss"] for t in value["tokens"]]
@@ -381,9 +399,8 @@ def test_an_audit_without_any_view_says_what_became_of_the_hints(work: Path) -> 
 def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
     with inside(work):
         job = open_job(Common())
-        return hints_audit._examples(
-            job, make_tokenizer(job.config, job.sessions), list(read_hints(job.hints))
-        )
+        renderer = Renderer.for_tokenizer(make_tokenizer(job.config, job.sessions))
+        return hints_audit._examples(job, renderer, list(read_hints(job.hints)))
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:

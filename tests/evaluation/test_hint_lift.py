@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.errors import DataError
+from composer_replication.evaluation.audit_names import MEASURE
 from composer_replication.evaluation.hint_lift import audit_hints
-from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.tokens.example import DecisionTokens, HintView, TrainingExample
 from composer_replication.tokens.hint_donors import shuffled_views
 
 VOCAB, AVOID = 40, 20  # the hint token v + AVOID means: do not write v
@@ -51,21 +52,33 @@ class _Seen(nn.Module):
         return SimpleNamespace(last_hidden_state=counts_so_far)
 
 
-def sites(n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2) -> list[TrainingExample]:
+def sites(
+    n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2, known: bool = True
+) -> list[TrainingExample]:
     """One site per example: the mistaken message is `tokens` times v, its hint is (v + AVOID); v
-    occurs nowhere else."""
+    occurs nowhere else. It is decided at the first token, where the next v would be right (if that
+    is `known`)."""
     rng, examples = random.Random(0), []
     for i in range(n):
         v = 2 + i % (AVOID - 2)
         ids = (0, *(rng.choice((0, 1)) for _ in range(6 + i % 5)), *([v] * tokens), 1, 1)
         b = len(ids) - 2
+        site_id = f"s{i % sessions}:{i}:c"
+        right = (2 + (i + 1) % (AVOID - 2),)
+        decision = DecisionTokens(
+            site_id=site_id,
+            spans=((b - tokens, b - tokens + 1),),
+            fork=b - tokens if known else None,
+            right_ids=right if known else (),
+        )
         view = HintView(
-            site_id=f"s{i % sessions}:{i}:c",
+            site_id=site_id,
             kind=f"kind{i % kinds}",
             at=3,
             hint_ids=(v + AVOID, *[0] * (i % 3)),
             span=(b - tokens, b),
             target_ids=(v,) * tokens,
+            decisions=(decision,),
         )
         examples.append(
             TrainingExample(id=f"e{i}", session_id=f"s{i % sessions}", ids=ids, hints=(view,))
@@ -226,7 +239,9 @@ def test_the_report_is_plain_json() -> None:
     assert (
         overall["n"] == 6
         and overall["keeps"] is True
-        and overall["low"] > 0.2
+        and overall["message"]["low"] > 0.2
+        and overall["decision"]["low"] > 0.2
+        and value["measure"] == MEASURE
         and len(value["sites"]) == 6
     )
     assert value["sites"][0]["lift"] == pytest.approx(0.5, abs=1e-5)

@@ -15,12 +15,14 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import RenderError
 from composer_replication.core.site import joined_text
+from composer_replication.core.trace import Session, Turn
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.hf import load_tokenizer, render_template
 from composer_replication.tokens.messages import Message
-from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.renderer import Renderer, hint_in_position
 from composer_replication.tokens.template_families import FAMILIES, recognise, template_sha256
 from tests.real.real_tokenizers import (
     OnLogs,
@@ -31,9 +33,18 @@ from tests.real.real_tokenizers import (
     record,
     texts_of,
 )
+from tests.tokens.test_hint_position import AS_JSON
 from tests.tokens.test_renderer import parallel_turns
 
 pytestmark = [pytest.mark.real, pytest.mark.train]
+
+
+def last_turns(session: Session, target: int) -> list[Turn]:
+    """The opening of a session and the turns from the last call above the target on."""
+    start = target - 1
+    while start > 1 and session.turns[start].role != "assistant":
+        start -= 1
+    return [session.turns[0], *session.turns[max(1, start) : target + 1]]
 
 
 def test_the_family_is_recognised_by_the_models_own_template(on: OnLogs) -> None:
@@ -143,6 +154,53 @@ def test_the_teacher_of_every_hint_is_the_student_with_one_insertion(on: OnLogs)
         ways[view.rendering] += 1
     assert sum(ways.values()) == len(on.logs.hints) > 0
     record(on.case, "teacher", hints=len(on.logs.hints), views=sum(ways.values()), **ways)
+
+
+@pytest.mark.parametrize("position", ["user", "reminder", "result"])
+def test_a_hint_elsewhere_is_one_insertion_too(on: OnLogs, position: HintPosition) -> None:
+    """Below the last turns of its session; a result that is written as a JSON string may end in a
+    token that its closing quote shares, and is refused."""
+    refused = 0
+    for hint in on.logs.hints:
+        site = on.logs.sites[hint.site_id]
+        session = on.logs.sessions[site.session_id]
+        turns = last_turns(session, site.turn)
+        student = on.renderer.render(turns, tools=session.tools)
+        text = hint_in_position(hint.text, position=position)
+        try:
+            inserted = on.renderer.hint_ids(
+                hint.text, above=turns[:-1], position=position, tools=session.tools
+            )
+        except RenderError as error:
+            assert "as line" in error.what
+            refused += 1
+            continue
+        begin = student.spans[-1].body[0]
+        at = begin - len(inserted.tail)
+        assert student.ids[at:begin] == inserted.tail
+        view = on.renderer.hint_view(
+            turns,
+            target=len(turns) - 1,
+            hint=hint.text,
+            site_id=site.id,
+            kind=site.kind,
+            tools=session.tools,
+            within=student,
+            position=position,
+        )
+        assert (view.at, view.hint_ids) == (at, inserted.hint_ids)
+        example = TrainingExample(id="e", session_id=session.id, ids=student.ids, hints=(view,))
+        decode = on.renderer.codec.decode
+        teacher = decode(example.teacher_ids(view))
+        expected = on.read(text)
+        if on.case.family in AS_JSON and text not in teacher:
+            expected = json.dumps(expected, ensure_ascii=False)[1:-1]
+        # the text stands there once more than in the student's, where H was inserted
+        assert teacher.count(expected) == decode(example.student_ids(view)).count(expected) + 1
+        assert decode(view.hint_ids).count(expected) == 1
+    if on.case.family not in AS_JSON or position == "user":
+        assert not refused
+    assert refused < len(on.logs.hints) / 2
 
 
 def _plain(on: OnLogs, segment: SeenSegment, count: int, *, prompt: bool = False) -> str:

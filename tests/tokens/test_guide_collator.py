@@ -92,6 +92,13 @@ def test_keys_masks_and_alignment(tokenizer: Any) -> None:
     ) and "Available tools" not in tokenizer.decode(student)
 
 
+def test_the_teachers_hint_stands_in_the_set_position(tokenizer: Any) -> None:
+    batch = make(tokenizer, hint_position="reminder")([EXAMPLE])
+    teacher = tokenizer.decode(batch["ctx_teacher_input_ids"][0])
+    assert "<system-reminder>\nAvailable tools: read_file" in teacher
+    assert "<|im_start|>system\nAvailable tools" not in teacher
+
+
 def test_the_response_mask_is_what_the_model_wrote_without_the_mistake(tokenizer: Any) -> None:
     batch = make(tokenizer)([EXAMPLE])
     text = tokenizer.decode(batch["input_ids"][0][batch["response_mask"][0].bool()])

@@ -131,6 +131,22 @@ def test_views_are_of_the_mistaken_messages_and_hold_no_error(live_step: LiveSte
         assert "Reminder" in decode(list(view.hint_ids))
 
 
+def test_live_views_hold_their_hints_in_the_set_position(world: TaskSource) -> None:
+    config = live_config()
+    hints = config.hints.model_copy(update={"position": "reminder"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_module, "sample_rollouts", careless_sample)
+        moved = config.model_copy(update={"hints": hints})
+        live_step = make_live(world, moved).step(None, step=0)
+    views = [(e, v) for e in live_step.examples for v in e.hints]
+    assert views and {v.position for _, v in views} == {"reminder"}
+    for example, view in views:
+        text = renderer().codec.decode(list(view.hint_ids))
+        assert "<system-reminder>" in text and "Reminder" in text
+        assert view.context and 0 < view.context.kept - view.at < 8  # what closes the result above
+        assert example.student_ids(view)[view.span[0] :] == view.target_ids
+
+
 def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, live_step: LiveStep) -> None:
     assert played(world) == live_step
     other_step = played(world, step=1)

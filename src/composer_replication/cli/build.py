@@ -171,6 +171,7 @@ def _items(
         settings=config.build,
         held_out=held_out,
         kept_kinds=kinds,
+        position=config.hints.position,
     )
 
 
@@ -181,6 +182,7 @@ def _meta(
         **renderer.describe(),
         "student": job.config.student.model,
         "build": job.config.build.model_dump(mode="json"),
+        "hint_position": job.config.hints.position,
         "held_out": split,
         "inputs": [{"path": str(path), "sha256": sha256_of(path)} for path in inputs],
     }

@@ -23,7 +23,10 @@ and at least so many of them; fewer are counted and shown."""
 _LOST = ("template", "not_insertable", "too_long", "evidence_lost")
 _WAYS = {
     "template": "set student.template to a family that can write what these sessions hold",
-    "not_insertable": "set student.template to a family that takes a message above an assistant's",
+    "not_insertable": (
+        "set hints.position = user, or student.template to a family that takes a message above an"
+        " assistant's"
+    ),
     "too_long": "raise build.max_tokens",
     "evidence_lost": "raise build.max_tokens, or set build.without_evidence = keep",
 }

@@ -2,7 +2,9 @@
 
     kept_kinds(job)      # frozenset({"unknown_tool"}); None = no audit was made, every kind passes
 
-A kind that the audit did not measure is not kept: no lift, no training.
+The audit measures by how much a hint moves the log-odds of right against wrong at the decision
+(evaluation/decision_lift.py). A kind for which nothing is known to be right cannot be measured so:
+hints.unmeasured decides. A kind that the audit did not see is not kept: no lift, no training.
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ from typing import Any
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.errors import DataError, StoppedError
+from composer_replication.evaluation.audit_names import ALL, MEASURE
 from composer_replication.tokens.artefact import Dataset
 
 AUDIT_VERB = "hints --audit"
-ALL = "all"
-"""Name of the audit's row for all kinds together."""
 
 
 def kept_kinds(job: Job) -> frozenset[str] | None:
@@ -69,10 +70,14 @@ def _read(job: Job) -> dict[str, Any]:
         audit: dict[str, Any] = json.loads(job.audit.read_text("utf-8"))
         students = {audit["student"], job.config.student.model}
         _ = [(row["kind"], row["keeps"]) for row in audit["kinds"]]
-    except (ValueError, KeyError, TypeError) as error:
+        measure = audit.get("measure", "the lift over the whole message")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"no audit of this version: {error!r}", where=str(job.audit), fix=again
         ) from error
+    if measure != MEASURE:
+        message = f"this audit measured {measure}; the gate now reads the {MEASURE}"
+        raise DataError(message, where=str(job.audit), fix=again)
     if len(students) > 1:
         message = (
             f"the audit was made with {audit['student']!r}, the student is"

@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from composer_replication.cli.hint_gate import ALL
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import make_tokenizer, student_renderer
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.site import Hint
+from composer_replication.core.site import Hint, joined_text
+from composer_replication.evaluation.audit_names import ALL
 from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.renderer import Renderer
 
 NOTE = "a lower bound needs two sessions of a kind; below about ten the interval is too narrow"
 
@@ -42,7 +44,8 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     from composer_replication.models.load_student import load_student
 
     tokenizer = make_tokenizer(job.config, job.sessions)
-    examples, not_built = _examples(job, tokenizer, hints)
+    renderer = student_renderer(tokenizer, job.config)
+    examples, not_built = _examples(job, renderer, hints)
     if not examples and not_built:
         message = (
             f"none of {sum(not_built.values())} hints could be built into a view:"
@@ -50,6 +53,7 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
         )
         fix = "raise build.max_tokens, or set student.template to a family that fits (docs/cli.md)"
         raise DataError(message, where=str(job.hints), fix=fix)
+    neutral, _ = _examples(job, renderer, _neutral_hints(job, hints, count=renderer.codec.count))
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     measured = audit_hints(
@@ -58,7 +62,10 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
         pad_id=student.pad_id,
         max_tokens=job.config.train.micro_tokens,
         min_lift=job.config.hints.min_lift,
+        unmeasured=job.config.hints.unmeasured,
+        neutral={v.site_id: v.hint_ids for e in neutral for v in e.hints},
         seed=job.config.seed,
+        layout=job.config.train.layout,
         device=device,
     ).to_json()
     measured = {"student": job.config.student.model, **measured, "not_built": not_built}
@@ -66,8 +73,23 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     return measured
 
 
+def _neutral_hints(job: Job, hints: Sequence[Hint], *, count: Callable[[str], int]) -> list[Hint]:
+    """Text without information in place of the hints, as long as those of a message together."""
+    from composer_replication.training.placebo import neutral_text
+
+    turn_of = {site.id: (site.session_id, site.turn) for site in read_sites(job.sites)}
+    by_message: dict[Any, list[Hint]] = defaultdict(list)
+    for hint in hints:
+        by_message[turn_of.get(hint.site_id, hint.site_id)].append(hint)
+    neutral: list[Hint] = []
+    for same_message in by_message.values():
+        text = neutral_text(count(joined_text(same_message)), count=count)
+        neutral += [replace(hint, text=text) for hint in same_message if text is not None]
+    return neutral
+
+
 def _examples(
-    job: Job, tokenizer: Any, hints: Sequence[Hint]
+    job: Job, renderer: Renderer, hints: Sequence[Hint]
 ) -> tuple[list[TrainingExample], dict[str, int]]:
     """The examples that `build` would make of these hints, and the skipped hints by reason."""
     hinted = {hint.site_id for hint in hints}
@@ -75,9 +97,10 @@ def _examples(
         read_sessions(job.sessions),
         sites=read_sites(job.sites),
         hints=hints,
-        renderer=student_renderer(tokenizer, job.config),
+        renderer=renderer,
         settings=job.config.build,
         held_out=job.held_out(),
+        position=job.config.hints.position,
     )
     examples: list[TrainingExample] = []
     lost: Counter[str] = Counter()
@@ -96,20 +119,29 @@ def _listed(counts: dict[str, int]) -> str:
 def _show(job: Job, measured: dict[str, Any]) -> None:
     screen = job.screen
     screen.line(
-        f"\n audit on {job.config.student.model}: nats per token by which the right hint makes the"
-        " mistake less likely than another site's"
+        f"\n audit on {job.config.student.model}: by how many nats the right hint moves the"
+        " log-odds of right against wrong, at the token that decides, more than other sites' hints"
     )
-    rows = [
-        (
-            k["kind"],
-            k["n"],
-            k["sessions"],
-            *(_signed(k[name]) for name in ("lift", "low", "high")),
-            "" if k["keeps"] else "weak",
-        )
-        for k in measured["kinds"]
-    ]
-    screen.table(rows, head=("kind", "sites", "sessions", "lift", "low", "high", ""))
+    screen.table(
+        [
+            _row(kind, keeps_unmeasured=job.config.hints.unmeasured == "keep")
+            for kind in measured["kinds"]
+        ],
+        head=(
+            "kind",
+            "sites",
+            "unmeasured",
+            "sessions",
+            "lift",
+            "low",
+            "high",
+            "neutral",
+            "none",
+            "needed",
+            "message",
+            "",
+        ),
+    )
     for reason, count in measured["skipped"].items():
         if count:
             screen.line(f" skipped  {count} sites: {reason}")
@@ -120,9 +152,19 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
             style="yellow",
         )
     screen.line(
+        " columns  neutral, none = lift over a neutral text of the same length, and over no hint;"
+        " needed = sites for 80 % power; message = mean log-prob of the whole message, nats per"
+        " token less"
+    )
+    screen.line(
         f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']};"
         f" {NOTE}."
     )
+    if any(k["decision"] is None for k in measured["kinds"] if k["kind"] != ALL):
+        screen.line(
+            " note     not measurable = nothing is known to be right there (hints.unmeasured ="
+            f" {job.config.hints.unmeasured!r})"
+        )
     if not any(k["keeps"] for k in measured["kinds"] if k["kind"] != ALL):
         screen.line(
             " gate     no kind is kept: `build` and `train` refuse while train.hint.weight is"
@@ -142,5 +184,30 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
         )
 
 
+def _row(kind: dict[str, Any], *, keeps_unmeasured: bool) -> tuple[object, ...]:
+    message, decision = kind["message"], kind["decision"]
+    if decision is None:
+        verdict = "not measurable" + (", kept" if keeps_unmeasured else "")
+        blank = ("",) * 7
+        return (
+            kind["kind"],
+            kind["n"],
+            kind["unmeasured"],
+            *blank,
+            _signed(message["lift"]),
+            verdict,
+        )
+    return (
+        kind["kind"],
+        kind["n"],
+        kind["unmeasured"] or "",
+        decision["sessions"],
+        *(_signed(decision[name]) for name in ("lift", "low", "high", "over_neutral", "over_none")),
+        decision["needed"] or "",
+        _signed(message["lift"]),
+        "" if kind["keeps"] else "weak",
+    )
+
+
 def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.4f}"
+    return "" if value is None else f"{value:+.3f}"

@@ -21,6 +21,7 @@ from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import check_stale
 from composer_replication.data.ingestion.find_logs import default_folders
+from composer_replication.evaluation.audit_names import MEASURE
 from composer_replication.tokens.artefact import META
 
 NEEDED_TO_TRAIN = ("torch", "transformers", "accelerate", "safetensors")
@@ -135,7 +136,9 @@ def held_out_sessions(job: Job) -> int:
 
 
 def _of_this_student(job: Job) -> bool:
-    return _json(job.audit).get("student") == job.config.student.model
+    audit = _json(job.audit)
+    measured = (audit.get("student"), audit.get("measure"))
+    return measured == (job.config.student.model, MEASURE)
 
 
 def _kept(job: Job) -> bool:

@@ -74,6 +74,7 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
             "at": v.at,
             "span": v.span,
             "rendering": v.rendering,
+            "position": v.position,
             "sites": v.site_ids,
             "spans": v.spans,
             "context": asdict(v.context) if v.context else None,
@@ -106,18 +107,12 @@ def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator
         f"{counted}   ({LEGEND[colour]})",
         style="bold",
     )
-    start, above = 0, None
-    preamble = view["turns"][0]["start"] if view["turns"] else len(view["tokens"])
-    for turn in (
-        [{"turn": "-", "role": "preamble", "author": None, "start": 0, "end": preamble}]
-        if preamble
-        else []
-    ) + view["turns"]:
-        for hint in view["hints"]:
-            if start <= hint["at"] < turn["end"] and turn["start"] <= hint["at"]:
-                yield hint_panel(hint["text"])
-                if hint["context"]:
-                    yield Text(context_text(hint["context"]), style="dim")
+    above = None
+    end = view["turns"][0]["start"] if view["turns"] else len(view["tokens"])
+    preamble = {"turn": "-", "role": "preamble", "author": None, "start": 0, "end": end}
+    for turn in [preamble] * bool(end) + view["turns"]:
+        start, behind = turn["start"], turn["end"]
+        yield from _hints_at(view, range(start, min(start + 1, behind)))
         if isinstance(above, int) and turn["turn"] > above + 1:
             yield Text(
                 f"(turns {above + 1} to {turn['turn'] - 1} of the session are not in this window)",
@@ -128,7 +123,7 @@ def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator
             f"[{turn['turn']}] {turn['role']}" + (f" · {turn['author']}" if turn["author"] else ""),
             style="dim",
         )
-        tokens = view["tokens"][turn["start"] : turn["end"]]
+        tokens = view["tokens"][start:behind]
         quiet = all(t["loss"] == "none" for t in tokens)
         shown = tokens[:QUIET_TOKENS] if quiet and not full else tokens
         yield mask_text([(t["text"], t["loss"]) for t in shown], colour=colour)
@@ -136,7 +131,17 @@ def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator
             yield Text(
                 f"... {len(tokens) - len(shown)} more tokens without loss (--full)", style="dim"
             )
-        start = turn["end"]
+        yield from _hints_at(view, range(start + 1, behind))
+
+
+def _hints_at(view: dict[str, Any], places: range) -> Iterator[Any]:
+    """The hints inserted at one of these tokens: inside a message they stand at its end, and are
+    shown below it."""
+    for hint in view["hints"]:
+        if hint["at"] in places:
+            yield hint_panel(hint["text"])
+            if hint["context"]:
+                yield Text(context_text(hint["context"]), style="dim")
 
 
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
@@ -158,14 +163,10 @@ def show_pair(job: Job, wanted: str, *, full: bool) -> int:
         return 0
     pair = pairs[find_index(wanted, [p.id for p in pairs], noun="pair", file=job.examples)]
     view = pair_view(pair, built_tokenizer(job.examples, build_command=job.command("build")))
-    prefix = view["prefix"] if full else view["prefix"][-600:]
-    for title, text, style in (
-        ("prefix", prefix, "dim"),
-        ("chosen", view["chosen"], "green"),
-        ("rejected", view["rejected"], "red"),
-    ):
+    for title, style in (("prefix", "dim"), ("chosen", "green"), ("rejected", "red")):
+        is_cut = title == "prefix" and not full
         job.screen.line(title, style="bold")
-        job.screen.line(text, style=style)
+        job.screen.line(view[title][-600:] if is_cut else view[title], style=style)
     job.screen.result(view)
     return 0
 

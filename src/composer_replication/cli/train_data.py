@@ -50,4 +50,12 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
             where=str(job.examples),
             fix=f"run: {job.command('build')}",
         )
+    built_position = data.meta.get("hint_position", "system")
+    if built_position != (position := job.config.hints.position):
+        raise DataError(
+            f"the examples hold their hints in position {built_position!r}, hints.position is"
+            f" {position!r}",
+            where=str(job.examples),
+            fix=f"run: {job.command('build')}",
+        )
     return data

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.compat.guide_types import TraceExample, TraceTurn
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.site import Hint, Preference, Site
@@ -62,7 +63,7 @@ class CollatorConfig:
 
     Without a `hint_generator` a marked turn's hint is `error_meta["hint"]`, which
     `claude_states_to_trace_examples` writes. `pad_token_id` None is the tokenizer's. `ignore_index`
-    pads the index tensors after the end of a target.
+    pads the index tensors after the end of a target. `hint_position` (ours) is hints.position.
 
     Example: CollatorConfig(max_seq_len=4096, hint_generator=my_hints, enable_replay_dpo=True)
     """
@@ -75,6 +76,7 @@ class CollatorConfig:
     hint_generator: HintGenerator | None = None
     enable_replay_dpo: bool = False
     rlvr_reward_key: str = "final_reward"
+    hint_position: HintPosition = "system"
 
     def __post_init__(self) -> None:
         if self.ignore_index >= 0:
@@ -252,6 +254,7 @@ class ComposerDataCollator:
             preferences=pairs,
             renderer=self.renderer,
             settings=settings,
+            position=self.config.hint_position,
         ):
             if not isinstance(item, Skipped):
                 items.append(item)

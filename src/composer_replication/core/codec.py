@@ -28,7 +28,15 @@ from composer_replication.core.errors import DataError, SessionError
 from composer_replication.core.fields import wrong_field
 from composer_replication.core.files import atomic_writer
 from composer_replication.core.jsonl import dumps, read_lines
-from composer_replication.core.site import ANCHOR_REASONS, Anchor, Answer, Hint, Preference, Site
+from composer_replication.core.site import (
+    ANCHOR_REASONS,
+    Anchor,
+    Answer,
+    Decision,
+    Hint,
+    Preference,
+    Site,
+)
 from composer_replication.core.trace import (
     Block,
     Event,
@@ -390,6 +398,8 @@ def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[st
     row = _slim(value) | {name: getattr(value, name) for name in _ALWAYS.get(type(value), ())}
     if isinstance(value, Answer):
         row["turn"] = turn_to_json(value.turn)
+    if isinstance(value, Hint) and value.decision is not None:
+        row["decision"] = _slim(value.decision)
     if isinstance(value, Preference):
         row["chosen"] = turn_to_json(value.chosen)
         if value.rejected is not None:
@@ -454,7 +464,10 @@ def read_sites(path: Path) -> Iterator[Site]:
 def read_hints(path: Path) -> Iterator[Hint]:
     """Hints of a file; an unknown or missing field raises DataError with file and line."""
     for number, value in read_lines(path):
-        yield Hint(**_typed(Hint, value, f"{path}:{number}"))
+        row = _typed(Hint, value, where := f"{path}:{number}")
+        if row.get("decision") is not None:
+            row["decision"] = Decision(**_typed(Decision, row["decision"], where))
+        yield Hint(**row)
 
 
 def read_preferences(path: Path) -> Iterator[Preference]:

@@ -9,11 +9,11 @@ Example: in session s1, turn 7 calls read_flie (call c1), and turn 8 is its erro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from composer_replication.core.errors import SiteError
-from composer_replication.core.trace import Session, Turn
+from composer_replication.core.trace import Session, ToolCall, Turn
 
 # Only "mistake" is trained on by default. The others look like errors in a log but are not mistakes
 # of the model: "failed_check" (a correct call whose command failed; it is evidence about an earlier
@@ -99,6 +99,47 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The part of a mistaken call that was wrong, and what would have been right in its place.
+
+    `part`: "tool" = the tool's name; "argument" = the name of an argument (`wrong` is "" if one is
+    missing); "value" = the text `wrong` in the value of `argument` ("" = all of it); "call" = all
+    of the call. `right` are texts that could stand there; empty = unknown, and then no log-odds of
+    right against wrong can be measured.
+    Example: Decision(part="tool", wrong="Edit", right=("Read",))
+    """
+
+    part: Literal["tool", "argument", "value", "call"]
+    wrong: str = ""
+    argument: str = ""
+    right: tuple[str, ...] = ()
+
+    def with_text(self, call: ToolCall, text: str) -> ToolCall:
+        """The call with `text` in place of what was wrong; the same call for the part "call".
+
+        >>> call = ToolCall("c1", "Read", {"path": "src/a.py"})
+        >>> Decision(part="argument", wrong="path").with_text(call, "file_path").arguments
+        {'file_path': 'src/a.py'}
+        >>> Decision(part="value", wrong="a.py", argument="path").with_text(call, "b.py").arguments
+        {'path': 'src/b.py'}
+        """
+        arguments = dict(call.arguments)
+        if self.part == "tool":
+            return replace(call, name=text)
+        if self.part == "argument" and not self.wrong:
+            return replace(call, arguments={**arguments, text: ""})
+        if self.part == "argument":
+            renamed = {text if key == self.wrong else key: v for key, v in arguments.items()}
+            return replace(call, arguments=renamed)
+        if self.part == "value":
+            value = arguments.get(self.argument)
+            if self.wrong and isinstance(value, str):
+                text = value.replace(self.wrong, text, 1)
+            return replace(call, arguments={**arguments, self.argument: text})
+        return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
     """A short text placed directly above the mistaken message, seen only by the teacher.
 
@@ -106,6 +147,7 @@ class Hint:
     the error, "later:..." anything that was taken from after the message. `overlap` is the share of
     the hint's words that also stand in the target message. `refers_to` are the turns above the
     message that the hint or the mistaken call refers to; a window without them is not used.
+    `decision` is what the mistaken call got wrong (None: the mistake is not in one call).
     """
 
     site_id: str
@@ -116,6 +158,7 @@ class Hint:
     num_words: int = 0
     overlap: float = 0.0
     refers_to: tuple[int, ...] = ()
+    decision: Decision | None = None
 
 
 def joined_text(hints: Sequence[Hint]) -> str:

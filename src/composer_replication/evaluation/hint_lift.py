@@ -2,17 +2,24 @@
 are not trained on (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
-    audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ...), keeps=True, ...)
+    audit.kinds[0] -> KindLift(kind="edit_not_read", decision=DecisionLift(...), keeps=True, ...)
 
-The mistaken message T of every site is scored three times: below its own hint, below another site's
-hint in the same place, and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T
-| hint), in nats per token: how much less likely the right hint makes the mistake than an unrelated
-hint does. Means are over the tokens of a site, then over sites; intervals are over sessions.
+Each mistaken message is scored without a hint, below its own hint, below the hints of `num_donors`
+other sites in the same place, and, if its ids are given, below a neutral text of the same length.
 
-The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
-Within that, donors of another kind and of another session are preferred (a hint of the same kind
-often says the same thing); `donors` counts the sites for which that was not possible. A site is
-skipped and counted if only the same text, or a hint written for another rendering, is left for it.
+    decision lift   how much more the own hint favours what is right, at the token that decides
+                    (evaluation/decision_lift.py): the gate
+    message lift    mean log p(T | other hints) - mean log p(T | own hint), in nats per token of the
+                    message T: how much less likely the own hint makes the whole message
+
+Means are over sites (a message of several failed calls is one site for the message lift, one for
+each known decision for the other); intervals are over sessions. A kind for whose sites nothing is
+known to be right is "not measurable": `unmeasured` says whether it is kept.
+
+Donors are drawn by permutations of the hints in which no site gets its own text. Within that,
+donors of another kind and of another session are preferred (a hint of the same kind often says the
+same thing); `donors` counts the sites for which that was not possible. A site is skipped and
+counted if only the same text, or a hint written for another rendering, is left for it.
 """
 
 from __future__ import annotations
@@ -21,23 +28,34 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import Any, Literal
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
+from composer_replication.evaluation.audit_names import ALL, MEASURE
+from composer_replication.evaluation.decision_lift import (
+    ScoredRow,
+    SiteDecision,
+    decision_row,
+    log_odds,
+    score_rows,
+)
+from composer_replication.evaluation.power import values_needed
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
-from composer_replication.losses.fused import fused_logprobs
-from composer_replication.models.forward import head_of, scoring, sliced_predictors
-from composer_replication.tokens.batch import Rows, Targets, collate, micro_batches
+from composer_replication.models.forward import scoring
+from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.tokens.example import HintView, TrainingExample
-from composer_replication.tokens.hint_donors import shuffled_views
+from composer_replication.tokens.hint_donors import several_donors
+
+NUM_DONORS = 3
+"""Other sites' hints per site: one alone is too noisy (measured: 137 sites of a kind in place of 4
+for the same power)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLift:
-    """One site: mean log p of its mistaken tokens under the three contexts, in nats per token."""
+    """One message: mean log p of its tokens under the contexts, in nats per token; `shuffled` is
+    the mean over other sites' hints."""
 
     site_id: str
     kind: str
@@ -46,6 +64,13 @@ class SiteLift:
     hint: float
     shuffled: float
     none: float
+    others: tuple[tuple[str, str], ...] = ()
+    decisions: tuple[SiteDecision, ...] = ()
+
+    @property
+    def all_sites(self) -> tuple[tuple[str, str], ...]:
+        """(site id, kind) of every failed call of the message whose hint is in the view."""
+        return ((self.site_id, self.kind), *self.others)
 
     @property
     def lift(self) -> float:
@@ -54,13 +79,28 @@ class SiteLift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionLift:
+    """The decision lift of a kind's sites, in nats of log-odds; against neutral text and against no
+    hint too; and how many sites this mean and spread need for 80 % power (None: the mean is not
+    above the threshold)."""
+
+    lift: Interval
+    over_neutral: float | None
+    over_none: float
+    needed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindLift:
     """All sites of one kind (kind "all": every site).
 
-    `keeps` is true if the lower bound of the interval is above the threshold.
+    `decision` is None, and `unmeasured` counts all of its sites, if nothing is known to be right at
+    any of them. `keeps` is true if the lower bound of the decision lift is above the threshold.
     """
 
     kind: str
+    decision: DecisionLift | None
+    unmeasured: int
     lift: Interval
     keeps: bool
     hint: float
@@ -80,29 +120,53 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """A plain JSON object: the kinds with their lifts and mean log-probs, and every site."""
-        kinds = [
-            {
-                "kind": k.kind,
-                "n": k.lift.n,
-                "sessions": k.lift.clusters,
-                "lift": k.lift.mean,
-                "low": k.lift.low,
-                "high": k.lift.high,
-                "keeps": k.keeps,
-                "logp_hint": k.hint,
-                "logp_shuffled": k.shuffled,
-                "logp_none": k.none,
-            }
-            for k in self.kinds
-        ]
-        sites = [{**dataclasses.asdict(site), "lift": site.lift} for site in self.sites]
         return {
+            "measure": MEASURE,
             "min_lift": self.min_lift,
-            "kinds": kinds,
+            "kinds": [_kind_to_json(kind) for kind in self.kinds],
             "donors": dict(self.donors),
             "skipped": dict(self.skipped),
-            "sites": sites,
+            "sites": [_site_to_json(site) for site in self.sites],
         }
+
+
+def _kind_to_json(kind: KindLift) -> dict[str, Any]:
+    decision = kind.decision
+    return {
+        "kind": kind.kind,
+        "n": kind.lift.n,
+        "keeps": kind.keeps,
+        "unmeasured": kind.unmeasured,
+        "decision": None
+        if decision is None
+        else {
+            **_interval_to_json(decision.lift),
+            "over_neutral": decision.over_neutral,
+            "over_none": decision.over_none,
+            "needed": decision.needed,
+        },
+        "message": {
+            **_interval_to_json(kind.lift),
+            "logp_hint": kind.hint,
+            "logp_shuffled": kind.shuffled,
+            "logp_none": kind.none,
+        },
+    }
+
+
+def _interval_to_json(interval: Interval) -> dict[str, Any]:
+    return {
+        "n": interval.n,
+        "sessions": interval.clusters,
+        "lift": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+    }
+
+
+def _site_to_json(site: SiteLift) -> dict[str, Any]:
+    decisions = [{**dataclasses.asdict(d), "lift": d.lift} for d in site.decisions]
+    return {**dataclasses.asdict(site), "lift": site.lift, "decisions": decisions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +185,17 @@ def audit_hints(
     max_tokens: int,
     min_lift: float,
     seed: int,
+    unmeasured: Literal["keep", "drop"] = "drop",
+    neutral: Mapping[str, tuple[int, ...]] | None = None,
+    num_donors: int = NUM_DONORS,
+    layout: Literal["tree", "rows"] = "rows",
     device: Any = "cpu",
 ) -> Audit:
     """Measure every hint view of the examples on `model`, the teacher.
 
-    Raises DataError if the examples hold no hint view.
+    `neutral` are the inserted ids of a neutral text by the view's site id. In the layout "tree" the
+    context of a site is computed once; a model for which that is not exact gets rows. Raises
+    DataError if the examples hold no hint view.
     """
     contexts = list(
         {
@@ -137,35 +207,58 @@ def audit_hints(
             "no hint view among the examples",
             fix="run `recompose hints` and `recompose build` first",
         )
-    donors = shuffled_views(
+    donors_of = several_donors(
         [p.view for p in contexts],
         [p.example.session_id for p in contexts],
         seed=stage_seed(seed, "hint_lift"),
+        count=num_donors,
     )
     usable = [
-        (context, contexts[donor])
-        for context, donor in zip(contexts, donors, strict=True)
-        if donor is not None
+        (context, [contexts[donor] for donor in donors])
+        for context, donors in zip(contexts, donors_of, strict=True)
+        if donors
     ]
     relation_counts = Counter(
-        name for context, donor in usable for name in _donor_relations(context, donor)
+        name
+        for context, donors in usable
+        for name in {name for donor in donors for name in _donor_relations(context, donor)}
     )
-    sites = _score_sites(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
+    layout = "rows" if layout == "tree" and why_not_tree(model) else layout
+    with scoring(model):
+        sites = [
+            _score_site(
+                model,
+                context,
+                donors=donors,
+                neutral_ids=(neutral or {}).get(context.view.site_id, ()),
+                options={
+                    "pad_id": pad_id,
+                    "max_tokens": max_tokens,
+                    "layout": layout,
+                    "device": device,
+                },
+            )
+            for context, donors in usable
+        ]
     # a view may hold the hints of several failing calls, and then counts for each of their kinds
     kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
     kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
     groups = [(kind, [s for s in sites if kind in kinds_of_site[s.site_id]]) for kind in kinds] + (
-        [("all", sites)] if sites else []
+        [(ALL, sites)] if sites else []
     )
     return Audit(
         sites=tuple(sites),
         kinds=tuple(
-            _kind_lift(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups
+            _kind_lift(
+                kind, group, min_lift=min_lift, keeps_unmeasured=unmeasured == "keep", seed=seed
+            )
+            for kind, group in groups
         ),
         donors={
             "sites": len(usable),
             "same_kind": relation_counts["same_kind"],
             "same_session": relation_counts["same_session"],
+            "fewer": sum(len(donors) < num_donors for _, donors in usable),
         },
         skipped={"no_donor": len(contexts) - len(usable)},
         min_lift=min_lift,
@@ -181,79 +274,112 @@ def _donor_relations(context: _SiteInContext, donor: _SiteInContext) -> list[str
     )
 
 
-def _score_sites(
+def _score_site(
     model: Any,
-    usable: Sequence[tuple[_SiteInContext, _SiteInContext]],
+    context: _SiteInContext,
     *,
-    pad_id: int,
-    max_tokens: int,
-    device: Any,
-) -> list[SiteLift]:
-    """Score three rows per site: without a hint, below its own hint, below the donor's hint."""
-    trials = {}
-    for context, donor in usable:
-        view = context.view
-        views = (view, dataclasses.replace(view, hint_ids=donor.view.hint_ids))
-        trials[view.site_id] = TrainingExample(
-            id=view.site_id,
-            session_id=context.example.session_id,
-            ids=context.example.student_ids(view),
-            hints=views,
+    donors: Sequence[_SiteInContext],
+    neutral_ids: tuple[int, ...],
+    options: Mapping[str, Any],
+) -> SiteLift:
+    """Score one message without a hint, below its own, below its donors' and below neutral text."""
+    example, view = context.example, context.view
+    inserted = [(), view.hint_ids, *(donor.view.hint_ids for donor in donors)]
+    inserted += [neutral_ids] if neutral_ids else []
+    rows = [_trial_row(example, view, ids) for ids in inserted]
+    logps = score_rows(model, rows, **options)
+    messages = [float(logp_N[: len(view.target_ids)].mean()) for logp_N in logps]
+    odds = [log_odds(logp_N[len(view.target_ids) :], view.decisions) for logp_N in logps]
+    num_donors = len(donors)
+    kind_of = dict(((view.site_id, view.kind), *view.others))
+    decisions = tuple(
+        SiteDecision(
+            site_id=decision.site_id,
+            kind=kind_of[decision.site_id],
+            session_id=example.session_id,
+            none=none,
+            hint=hint,
+            shuffled=sum(others[:num_donors]) / num_donors,
+            neutral=others[num_donors] if neutral_ids else None,
         )
-    longest = max((len(e.teacher_ids(v)) for e in trials.values() for v in e.hints), default=0)
-    limit, means_of_site = max(max_tokens, longest), {}
-    with scoring(model):
-        for trial_part, _ in micro_batches(list(trials.values()), micro_tokens=limit):
-            batch = collate(trial_part, pad_id=pad_id).to(device)
-            without = _mean_logprobs(model, batch.student, batch.hint_student, limit)
-            below = _mean_logprobs(model, batch.teacher, batch.hint_teacher, limit)
-            for k, trial in enumerate(trial_part):
-                means_of_site[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
-    return [
-        SiteLift(
-            site_id=context.view.site_id,
-            kind=context.view.kind,
-            session_id=context.example.session_id,
-            num_tokens=len(context.view.target_ids),
-            hint=means_of_site[context.view.site_id][0],
-            shuffled=means_of_site[context.view.site_id][1],
-            none=means_of_site[context.view.site_id][2],
+        for decision, (none, hint, *others) in zip(
+            (d for d in view.decisions if d.fork is not None), zip(*odds, strict=True), strict=True
         )
-        for context, _ in usable
-    ]
-
-
-def _mean_logprobs(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
-    """The mean log-prob of each item's tokens."""
-    hidden_ND = sliced_predictors(
-        model,
-        rows.ids_BT,
-        rows.lengths_B,
-        row_N=targets.row_N,
-        position_N=targets.position_N,
-        max_tokens=max_tokens,
     )
-    logp_N = fused_logprobs(hidden_ND, head_of(model), targets.ids_N)
-    total = torch.zeros(targets.num_items, dtype=logp_N.dtype, device=logp_N.device).index_add(
-        0, targets.item_N, logp_N
+    return SiteLift(
+        site_id=view.site_id,
+        kind=view.kind,
+        session_id=example.session_id,
+        num_tokens=len(view.target_ids),
+        none=messages[0],
+        hint=messages[1],
+        shuffled=sum(messages[2 : 2 + num_donors]) / num_donors,
+        others=view.others,
+        decisions=decisions,
     )
-    return (total / torch.bincount(targets.item_N, minlength=targets.num_items)).tolist()
 
 
-def _kind_lift(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
-    lift = bootstrap_mean(
-        [s.lift for s in sites],
-        [s.session_id for s in sites],
-        seed=stage_seed(seed, f"lift:{kind}"),
+def _trial_row(example: TrainingExample, view: HintView, hint_ids: tuple[int, ...]) -> ScoredRow:
+    """The context, a hint (or none), and the message: its tokens are scored, then its decisions."""
+    ids = example.ids[: view.at] + hint_ids + example.ids[view.at : view.span[1]]
+    shift = len(hint_ids)
+    decisions = decision_row(ids, view.decisions, shift=shift)
+    positions = [p + shift for a, b in view.spans for p in range(a, b)]
+    return ScoredRow(
+        ids=ids,
+        positions=(*positions, *decisions.positions),
+        token_ids=(*view.target_ids, *decisions.token_ids),
     )
+
+
+def _kind_lift(
+    kind: str,
+    sites: Sequence[SiteLift],
+    *,
+    min_lift: float,
+    keeps_unmeasured: bool,
+    seed: int,
+) -> KindLift:
+    decisions = [d for site in sites for d in site.decisions if kind in (ALL, d.kind)]
+    decision = _decision_lift(kind, decisions, min_lift=min_lift, seed=seed) if decisions else None
     hint, shuffled, none = (
         sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "shuffled", "none")
     )
+    measured = {d.site_id for d in decisions}
     return KindLift(
         kind=kind,
-        lift=lift,
-        keeps=lift.excludes_up_to(min_lift),
+        decision=decision,
+        unmeasured=sum(
+            kind in (ALL, site_kind) and site_id not in measured
+            for site in sites
+            for site_id, site_kind in site.all_sites
+        ),
+        lift=_mean_lift(f"lift:{kind}", sites, seed=seed),
+        keeps=keeps_unmeasured if decision is None else decision.lift.excludes_up_to(min_lift),
         hint=hint,
         shuffled=shuffled,
         none=none,
+    )
+
+
+def _decision_lift(
+    kind: str, decisions: Sequence[SiteDecision], *, min_lift: float, seed: int
+) -> DecisionLift:
+    lifts = [d.lift for d in decisions]
+    neutral = [d.hint - d.neutral for d in decisions if d.neutral is not None]
+    return DecisionLift(
+        lift=_mean_lift(f"decision:{kind}", decisions, seed=seed),
+        over_neutral=sum(neutral) / len(neutral) if neutral else None,
+        over_none=sum(d.hint - d.none for d in decisions) / len(decisions),
+        needed=values_needed(lifts, above=min_lift),
+    )
+
+
+def _mean_lift(
+    name: str, measured: Sequence[SiteLift] | Sequence[SiteDecision], *, seed: int
+) -> Interval:
+    return bootstrap_mean(
+        [m.lift for m in measured],
+        [m.session_id for m in measured],
+        seed=stage_seed(seed, name),
     )

@@ -16,6 +16,8 @@ fall together count as one: the same formula with n = clusters.
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 
 from composer_replication.evaluation.stats import student_t
 
@@ -66,3 +68,22 @@ def detectable(low: float, high: float, *, clusters: int) -> float:
     """
     half = (high - low) / 2
     return half * (1 + Z_80 / student_t(clusters - 1))
+
+
+def values_needed(values: Sequence[float], *, above: float = 0.0) -> int | None:
+    """How many independent values with this mean and spread show, with 80 % power, that the mean
+    lies above a threshold; None if it does not, or if there are fewer than two values.
+
+    The smallest n with n >= ((q + z_80) s / (mean - above))^2, where q is Student's t with n - 1
+    degrees of freedom. Values of one session that rise and fall together count as fewer.
+
+    >>> values_needed([1.0, 2.0, 3.0]), values_needed([-1.0, 0.5, 0.8]), values_needed([1.0, -1.0])
+    (5, 732, None)
+    """
+    if len(values) < 2 or (distance := statistics.fmean(values) - above) <= 0:
+        return None
+    ratio = statistics.stdev(values) / distance
+    n = max(2, math.ceil(((student_t(10**9) + Z_80) * ratio) ** 2))
+    while n < ((student_t(n - 1) + Z_80) * ratio) ** 2:
+        n += 1
+    return n

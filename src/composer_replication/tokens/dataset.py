@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings, HintPosition
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import (
@@ -39,6 +39,7 @@ from composer_replication.core.site import (
     joined_text,
 )
 from composer_replication.core.trace import Session, Turn
+from composer_replication.tokens.decision_tokens import decision_tokens
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -47,7 +48,7 @@ from composer_replication.tokens.example import (
     ViewContext,
 )
 from composer_replication.tokens.prefix import has_body, lay_out_segment, wanted_above
-from composer_replication.tokens.renderer import Rendered, Renderer
+from composer_replication.tokens.renderer import Rendered, Renderer, hint_in_position
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.window import (
     SegmentCosts,
@@ -106,13 +107,14 @@ def build_examples(
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
     kept_kinds: Collection[str] | None = None,
+    position: HintPosition = "system",
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
     `sites` are all sites, of every category: those without a hint still keep their message out of
     lm_ce. `kept_kinds` are the kinds of hints that the audit kept (None = all): a hint of another
-    kind is a counted skip, `weak_hint`. A RenderError of a template is a skip; the first one is
-    raised only if all the sessions gave not one example.
+    kind is a counted skip, `weak_hint`. `position` is hints.position. A RenderError of a
+    template is a skip; the first one is raised only if all the sessions gave not one example.
     """
     facts = _Facts.gather(sites, hints, preferences, anchors)
     first_error: RenderError | None = None
@@ -124,7 +126,12 @@ def build_examples(
             yield Skipped(channel="session", reason="held_out", session_id=session.id)
             continue
         session_build = _SessionBuild(
-            session, facts=facts, renderer=renderer, settings=settings, kept_kinds=kept_kinds
+            session,
+            facts=facts,
+            renderer=renderer,
+            settings=settings,
+            kept_kinds=kept_kinds,
+            position=position,
         )
         for item in session_build.items():
             any_built = any_built or not isinstance(item, Skipped)
@@ -252,9 +259,11 @@ class _SessionBuild:
         renderer: Renderer,
         settings: BuildSettings,
         kept_kinds: Collection[str] | None,
+        position: HintPosition,
     ) -> None:
         self.session, self.renderer = session, renderer
         self.settings, self.kept_kinds = settings, kept_kinds
+        self.hint_position: HintPosition = position
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
         self.preferences = facts.preferences.get(session.id, [])
@@ -305,8 +314,9 @@ class _SessionBuild:
             )
             for p, target in build.targets.items():
                 wanted = wanted_above(build.turns, build.numbers, p, refers_to=target.refers_to)
+                text = hint_in_position(target.text, position=self.hint_position)
                 build.window_targets[p] = WindowTarget(
-                    extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted
+                    extra=_HINT_FRAME + self.renderer.codec.count(text), wanted=wanted
                 )
             yield from self._examples(build)
             # After the examples, because a pair may share the window of one of them.
@@ -648,18 +658,34 @@ class _SessionBuild:
                 call_ids=target.call_ids if self.settings.target == "call" else (),
                 others=tuple((other_site.id, other_site.kind) for other_site in others),
                 within=rendered,
+                position=self.hint_position,
             )
         except (AlignmentError, RenderError) as error:
             return skips("not_insertable", str(error))
         length = view.span[1] + len(view.hint_ids)
         if length > self.settings.max_tokens:
             return skips("too_long", f"{length} tokens with the hint")
-        start = rendered.spans[window.positions.index(position)].start
+        index = window.positions.index(position)
+        start = rendered.spans[index].start
         left_out = sum(
             build.costs.tokens[p] for p in range(position) if p not in set(window.positions)
         )
+        a, b = rendered.spans[index].body
+        found = [
+            decision_tokens(
+                self.renderer,
+                build.turns[position],
+                site_id=target_site.id,
+                call_id=target_site.call_id,
+                decision=hint.decision,
+                ids=rendered.ids[a:b],
+                start=a,
+            )
+            for target_site, hint in zip(target.sites, target.hints, strict=True)
+        ]
         return replace(
             view,
+            decisions=tuple(decision for decision in found if decision is not None),
             context=ViewContext(
                 kept=start,
                 available=start + left_out,

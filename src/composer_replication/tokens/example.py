@@ -16,14 +16,32 @@ position j - 1.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import AlignmentError
 
+Rendering = Literal["message", "appended", "line"]
 Span = tuple[int, int]
+
+
+def merge_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in order, with those that touch merged: two calls may share a token.
+
+    >>> merge_spans([(7, 9), (1, 3), (3, 5)])
+    ((1, 5), (7, 9))
+    """
+    merged: list[Span] = []
+    for a, b in sorted(spans):
+        if merged and a <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
+        else:
+            merged.append((a, b))
+    return tuple(merged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +76,36 @@ class ViewContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTokens:
+    """The tokens at which the mistake of one site was decided: those of the wrong tool name or
+    argument.
+
+    `fork` is the position of the first token at which the message can no longer become right, and
+    `right_ids` are the right tokens there; None and () if it is not known what would be right.
+    Example: DecisionTokens(site_id="s1:7:c1", spans=((131, 132),), fork=131, right_ids=(4418,))
+    """
+
+    site_id: str
+    spans: tuple[Span, ...]
+    fork: int | None = None
+    right_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HintView:
     """A second context for the same target ids, with a hint inserted at `at`, above `span`.
 
     One message is one view. `site_id` and `kind` are those of its first site; `others` are the
     (site id, kind) of further failed calls of the message, whose hints are in `hint_ids`, too.
     `parts` narrows the target to stretches of `span` (the calls that failed), from its first to its
-    last token; empty = all of it. `rendering` says how the template family wrote the hint:
-    "message" (its own message) or "appended" (to the message above). `origin` says who sampled the
-    target: "student" (on-policy) or "trace" (context distillation). Three fields are set only if
-    train.hint asks for them: `logprobs` of the sampler, one per target id; `difficulty`, the weight
-    of the task's group; `wrong_ids`, another site's hint, for a contrast.
+    last token; empty = all of it. `decisions` are those of its sites, if they are known.
+    `rendering` says how the template family wrote the hint: "message" (its own message),
+    "appended" (a separator and the hint, at the end of the message above) or "line" (the hint and a
+    line break, behind the one with which the template ends that message's text); `position` is
+    hints.position. `origin` says who sampled the target: "student" (on-policy) or "trace" (context
+    distillation). Three fields are set only if train.hint asks for them: `logprobs` of the sampler,
+    one per target id; `difficulty`, the weight of the task's group; `wrong_ids`, another site's
+    hint, for a contrast.
     """
 
     site_id: str
@@ -77,7 +114,8 @@ class HintView:
     hint_ids: tuple[int, ...]
     span: Span
     target_ids: tuple[int, ...]
-    rendering: Literal["message", "appended"] = "message"
+    rendering: Rendering = "message"
+    position: HintPosition = "system"
     origin: Literal["student", "trace"] = "trace"
     logprobs: tuple[float, ...] = ()
     difficulty: float | None = None
@@ -85,6 +123,7 @@ class HintView:
     others: tuple[tuple[str, str], ...] = ()
     parts: tuple[Span, ...] = ()
     context: ViewContext | None = None
+    decisions: tuple[DecisionTokens, ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -100,6 +139,11 @@ class HintView:
     def kinds(self) -> frozenset[str]:
         """The kinds of mistakes that the hint addresses."""
         return frozenset((self.kind, *(kind for _, kind in self.others)))
+
+    @property
+    def knows_decisions(self) -> bool:
+        """Whether the tokens of the decision are known for every site of the message."""
+        return {decision.site_id for decision in self.decisions} == set(self.site_ids)
 
     def __post_init__(self) -> None:
         a, b = self.span
@@ -131,6 +175,13 @@ class HintView:
             raise AlignmentError(
                 f"{len(self.logprobs)} log-probs for a target of {size} ids", where=self.site_id
             )
+        for decision in self.decisions:
+            fork = a if decision.fork is None else decision.fork
+            if not all(a <= c < d <= b for c, d in ((fork, fork + 1), *decision.spans)):
+                raise AlignmentError(
+                    f"the decision of {decision.site_id} leaves the target {a}-{b}",
+                    where=self.site_id,
+                )
 
     @classmethod
     def from_renderings(
@@ -144,7 +195,8 @@ class HintView:
         decode: Callable[[list[int]], str],
         site_id: str,
         kind: str,
-        rendering: Literal["message", "appended"] = "message",
+        rendering: Rendering = "message",
+        position: HintPosition = "system",
         origin: Literal["student", "trace"] = "trace",
         others: tuple[tuple[str, str], ...] = (),
         parts: tuple[Span, ...] = (),
@@ -173,12 +225,17 @@ class HintView:
                 fix="the template rewrites what stands around a hint",
             )
         hint_ids = teacher[at : at + num_hint]
-        if hint_text.strip() not in decode(hint_ids):
+        text, hint = decode(hint_ids), hint_text.strip()
+        # a template may write results as JSON strings
+        escaped = json.dumps(hint, ensure_ascii=False)[1:-1]
+        if hint not in text and not (rendering == "line" and escaped in text):
             raise AlignmentError(
                 "the hint's text is not in the inserted ids",
                 where=site_id,
                 fix="the template drops or rewrites a message there",
             )
+        if rendering == "line" and not text.startswith((hint, escaped)):
+            rendering = "appended"
         return cls(
             site_id=site_id,
             kind=kind,
@@ -187,6 +244,7 @@ class HintView:
             span=span,
             target_ids=tuple(i for c, d in parts or (span,) for i in student[c:d]),
             rendering=rendering,
+            position=position,
             origin=origin,
             others=others,
             parts=parts,
@@ -279,6 +337,25 @@ class TrainingExample:
         shift = self.teacher_span(view)[0] - view.span[0]
         return tuple((a + shift, b + shift) for a, b in view.spans)
 
+    def focused(self) -> TrainingExample:
+        """The example with the target of each view narrowed to the tokens of its decisions; a view
+        with a site whose decision is not known keeps its whole target."""
+        return replace(self, hints=tuple(map(self._focused_view, self.hints)))
+
+    def _focused_view(self, view: HintView) -> HintView:
+        if not view.knows_decisions:
+            return view
+        spans = merge_spans([span for decision in view.decisions for span in decision.spans])
+        positions = [p for a, b in spans for p in range(a, b)]
+        number = {p: k for k, p in enumerate(p for a, b in view.spans for p in range(a, b))}
+        return replace(
+            view,
+            span=(spans[0][0], spans[-1][1]),
+            parts=spans if len(spans) > 1 else (),
+            target_ids=tuple(self.ids[p] for p in positions),
+            logprobs=tuple(view.logprobs[number[p]] for p in positions) if view.logprobs else (),
+        )
+
     def wrong_view(self, view: HintView) -> HintView:
         """The view with another site's hint at the same place, above the same target.
 
@@ -341,6 +418,7 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
                 "span": v.span,
                 "target_ids": v.target_ids,
                 "rendering": v.rendering,
+                "position": v.position,
                 "origin": v.origin,
                 **({"logprobs": v.logprobs} if v.logprobs else {}),
                 **({"difficulty": v.difficulty} if v.difficulty is not None else {}),
@@ -348,6 +426,7 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
                 **({"others": v.others} if v.others else {}),
                 **({"parts": v.parts} if v.parts else {}),
                 **({"context": asdict(v.context)} if v.context else {}),
+                **({"decisions": [asdict(d) for d in v.decisions]} if v.decisions else {}),
             }
             for v in example.hints
         ],
@@ -405,6 +484,16 @@ def _view_from_json(value: dict[str, Any]) -> HintView:
         turns = {name: tuple(context[name]) for name in ("refers_to", "lost")}
         nested["context"] = ViewContext(
             kept=context["kept"], available=context["available"], **turns
+        )
+    if "decisions" in value:
+        nested["decisions"] = tuple(
+            DecisionTokens(
+                site_id=decision["site_id"],
+                spans=tuple(map(tuple, decision["spans"])),
+                fork=decision["fork"],
+                right_ids=tuple(decision["right_ids"]),
+            )
+            for decision in value["decisions"]
         )
     return HintView(**{**value, **flat, **nested})
 

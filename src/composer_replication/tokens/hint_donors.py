@@ -9,7 +9,7 @@ the same kind, or of the same task, often says the same thing.
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from composer_replication.tokens.example import HintView
@@ -33,9 +33,11 @@ class DonorSlot:
     form: str = ""
 
 
-def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | None]:
-    """For each place the index of the place whose hint it gets; None where only its own text or
-    another form is left.
+def shuffled_donors(
+    places: Sequence[DonorSlot], *, seed: int, used: Sequence[Collection[Hashable]] = ()
+) -> list[int | None]:
+    """For each place the index of the place whose hint it gets; None where only its own text, one
+    of those that it has `used` already, or another form is left.
 
     A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its
     own.
@@ -47,7 +49,7 @@ def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | Non
 
     def cost(i: int, j: int) -> int:
         a, b = places[i], places[j]
-        bad = i == j or a.hint == b.hint or a.form != b.form
+        bad = i == j or a.hint == b.hint or a.form != b.form or (bool(used) and b.hint in used[i])
         return (
             _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_GROUP * (a.group == b.group)
         )
@@ -75,10 +77,32 @@ def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | Non
 def shuffled_views(
     views: Sequence[HintView], sessions: Sequence[str], *, seed: int
 ) -> list[int | None]:
-    """For each view the index of the view whose hint it gets; None where only its own text or
-    another rendering is left."""
-    places = [
-        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering)
+    """For each view the index of the view whose hint it gets; None where only its own text, or
+    another position or rendering, is left."""
+    return shuffled_donors(_slots(views, sessions), seed=seed)
+
+
+def several_donors(
+    views: Sequence[HintView], sessions: Sequence[str], *, seed: int, count: int
+) -> list[tuple[int, ...]]:
+    """For each view the indices of up to `count` views with different hints, none of them its own.
+
+    Each round is a permutation of its own, the first that of `shuffled_views`; a view has fewer
+    donors if too few other texts are left for it.
+    """
+    slots = _slots(views, sessions)
+    chosen: list[list[int]] = [[] for _ in views]
+    for number in range(count):
+        used = [{slots[j].hint for j in donors} for donors in chosen]
+        for donors, j in zip(
+            chosen, shuffled_donors(slots, seed=seed + number, used=used), strict=True
+        ):
+            donors += [] if j is None else [j]
+    return [tuple(donors) for donors in chosen]
+
+
+def _slots(views: Sequence[HintView], sessions: Sequence[str]) -> list[DonorSlot]:
+    return [
+        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=f"{v.position} {v.rendering}")
         for v, group in zip(views, sessions, strict=True)
     ]
-    return shuffled_donors(places, seed=seed)

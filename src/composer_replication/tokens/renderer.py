@@ -21,10 +21,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import AlignmentError, RenderError
 from composer_replication.core.jsonl import json_strings
 from composer_replication.core.trace import HARNESS, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.tokens.example import HintView, Span, TurnSpan
+from composer_replication.tokens.example import (
+    HintView,
+    Rendering,
+    Span,
+    TurnSpan,
+    merge_spans,
+)
 from composer_replication.tokens.hf import (
     Encoded,
     TextCodec,
@@ -67,15 +74,27 @@ _PROBE = (
     Turn(role="tool", author=HARNESS, blocks=(ToolResult("callabc01", "x = 1"),)),
     Turn(role="assistant", author=None, blocks=(Text("Done."),)),
 )
-Way = Literal["message", "joined", "appended", "user"]
+# In the positions "reminder" and "result" a hint is a line of its own if the template ends the text
+# above with a line break; a result that is written as a JSON string may need one behind the hint,
+# too.
+_LINES = tuple((before, behind) for behind in ("", "\n") for before in ("\n", *_SEPARATORS))
+Way = Literal["message", "joined", "appended", "alone", "user", "line"]
 # The ways that are tried in turn; None = an unknown template, which may accept a system message
 # anywhere or not.
 _WAYS: Mapping[str | None, tuple[Way, ...]] = {
     "message": ("message",),
     "joined": ("joined", "appended"),
-    "appended": ("appended", "user"),
+    "appended": ("appended", "alone"),
     None: ("message", "appended"),
 }
+_WAYS_AT: Mapping[HintPosition, tuple[Way, ...]] = {
+    "user": ("user", "appended"),
+    "reminder": ("line", "alone"),
+    "result": ("line", "alone"),
+}
+_RENDERING: Mapping[Way, Rendering] = {"joined": "appended", "appended": "appended", "line": "line"}
+_REMINDER = "<system-reminder>\n{}\n</system-reminder>"
+_STUB = Turn(role="assistant", author=None, blocks=(Text("x"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +112,18 @@ class Rendered:
     text: str
     notes: Mapping[str, int]
     straddles: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintInsertion:
+    """The ids of a hint below some turns, and the ids between it and the next message's own tokens.
+
+    Example: HintInsertion(hint_ids=H, tail=(<|im_start|>, "assistant", "\\n"), rendering="message")
+    """
+
+    hint_ids: tuple[int, ...]
+    tail: tuple[int, ...]
+    rendering: Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,13 +307,17 @@ class Renderer:
         call_ids: Sequence[str] = (),
         others: tuple[tuple[str, str], ...] = (),
         within: Rendered | None = None,
+        position: HintPosition = "system",
     ) -> HintView:
         """The view of one mistaken message; teacher and student ids must differ by one insertion.
 
         Both are rendered independently. `turns[target]` is the mistaken message; `call_ids` narrows
-        the target to some of its calls. Turns behind the target are ignored. Raises AlignmentError
-        or RenderError if the hint cannot be inserted, if the target has no tokens, or if `within`,
-        the longer rendering that the view is meant for, does not begin with the student's ids.
+        the target to some of its calls. Turns behind the target are ignored. `position` is
+        hints.position: "reminder" and "result" add the hint to the text of the user message or tool
+        result directly above; if there is none, it becomes a user message of its own. Raises
+        AlignmentError or RenderError if the hint cannot be inserted, if the target has no tokens,
+        or if `within`, the longer rendering that the view is meant for, does not begin with the
+        student's ids.
         """
         # 1. The student's side; messages that render to nothing would hide what is above the hint.
         before, message = list(turns[:target]), turns[target]
@@ -291,7 +326,7 @@ class Renderer:
             for turn, item in zip(before, self.messages_of(before), strict=True)
             if item.messages
         ]
-        hint = replace_surrogates(hint, Counter())
+        hint = hint_in_position(replace_surrogates(hint, Counter()), position=position)
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
         # 2. Narrow the target to the calls that failed.
@@ -300,7 +335,7 @@ class Renderer:
             for c in dict.fromkeys(call_ids)
         )
         if parts:
-            parts = _merge_spans(parts)
+            parts = merge_spans(parts)
             begin, end = parts[0][0], parts[-1][1]
         if begin == end:
             raise RenderError("the mistaken message has no tokens of its own", where=site_id)
@@ -312,7 +347,11 @@ class Renderer:
         num_behind = student.spans[-1].body[1] - end
         # 3. Insert the hint in each way in turn; the first exact insertion becomes the view.
         errors: list[str] = []
-        ways = _WAYS[self.family.hint if self.family else None]
+        ways = (
+            _WAYS[self.family.hint if self.family else None]
+            if position == "system"
+            else _WAYS_AT[position]
+        )
         if not any(_hinted_contexts(before, hint, way) for way in ways):
             errors.append(
                 "the template knows no system message there, and the message above is no text of a"
@@ -337,7 +376,10 @@ class Renderer:
                         decode=self.codec.decode,
                         site_id=site_id,
                         kind=kind,
-                        rendering="appended" if way in ("joined", "appended") else "message",
+                        rendering=_RENDERING.get(
+                            way, "appended" if at < student.spans[-1].start else "message"
+                        ),
+                        position=position,
                         origin="student" if message.sampled else "trace",
                         others=others,
                         parts=parts if len(parts) > 1 else (),
@@ -346,6 +388,36 @@ class Renderer:
                     errors.append(f"as {way}: {error.what}")
         raise RenderError(
             f"the hint cannot be inserted above the message ({'; '.join(errors)})", where=site_id
+        )
+
+    def hint_ids(
+        self,
+        text: str,
+        *,
+        above: Sequence[Turn],
+        position: HintPosition = "system",
+        tools: Sequence[ToolSpec] = (),
+    ) -> HintInsertion:
+        """The ids of any text as the hint of the message below `above`, and where they belong.
+
+        They stand before `tail`, the last ids above the next message's own tokens. Raises
+        AlignmentError or RenderError if the text cannot be inserted there.
+        """
+        turns = [*above, _STUB]
+        view = self.hint_view(
+            turns,
+            target=len(above),
+            hint=text,
+            site_id="",
+            kind="",
+            tools=tools,
+            position=position,
+        )
+        student = self.render(turns, tools=tools)
+        return HintInsertion(
+            hint_ids=view.hint_ids,
+            tail=student.ids[view.at : view.span[0]],
+            rendering=view.rendering,
         )
 
     def reply(
@@ -585,44 +657,39 @@ class Renderer:
         ), len(with_call)
 
 
-def _merge_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in order, with those that touch merged: two calls may share a token.
+def hint_in_position(text: str, *, position: HintPosition) -> str:
+    """A hint as it is written in this position, without what a template adds.
 
-    >>> _merge_spans([(7, 9), (1, 3), (3, 5)])
-    ((1, 5), (7, 9))
+    >>> hint_in_position("Call Read.", position="reminder")
+    '<system-reminder>\\nCall Read.\\n</system-reminder>'
     """
-    merged: list[Span] = []
-    for a, b in sorted(spans):
-        if merged and a <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
-        else:
-            merged.append((a, b))
-    return tuple(merged)
+    return _REMINDER.format(text) if position == "reminder" else text
 
 
 def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
     """The variants of a context with the hint in it, one list of turns each.
 
-    The hint is a system message at its end (which the template may join to the text above), or
-    appended to the text of its last message with one of several separators.
+    The hint is a system or user message at its end (which the template may join to the text above),
+    or added to the text of its last message with one of several separators.
     """
-    if way == "user":  # after an assistant's message there is no text to append the hint to
-        hint_turn = Turn(role="user", author=HARNESS, blocks=(Text(hint),), tag="hint")
-        return [[*before, hint_turn]] if before and before[-1].role == "assistant" else []
-    if way != "appended":
-        return [[*before, Turn(role="system", author=HARNESS, blocks=(Text(hint),), tag="hint")]]
-    if not before or before[-1].role == "assistant":
-        return []
-    *first, last = before[-1].blocks
-    if not isinstance(last, (Text, ToolResult)):
-        return []
-    return [
-        [
-            *before[:-1],
-            replace(before[-1], blocks=(*first, replace(last, text=last.text + separator + hint))),
+    above = before[-1] if before and before[-1].role != "assistant" else None
+    *first, last = above.blocks if above and above.blocks else (None,)
+    if above is None or not isinstance(last, (Text, ToolResult)):
+        framed: list[str] = []  # there is no text to add the hint to
+    elif way == "appended":
+        framed = [f"{last.text}{separator}{hint}" for separator in _SEPARATORS]
+    else:
+        framed = [f"{last.text}{front}{hint}{behind}" for front, behind in _LINES]
+        framed = framed if above.role in ("user", "tool") else []
+    if way in ("appended", "line"):
+        return [
+            [*before[:-1], replace(before[-1], blocks=(*first, replace(last, text=text)))]
+            for text in framed
         ]
-        for separator in _SEPARATORS
-    ]
+    if way == "alone" and (framed or not before):
+        return []
+    role = "system" if way in ("message", "joined") else "user"
+    return [[*before, Turn(role=role, author=HARNESS, blocks=(Text(hint),), tag="hint")]]
 
 
 def _insertion_point(student: Sequence[int], teacher: Sequence[int], limit: int) -> int:

@@ -196,6 +196,7 @@ def forked_example(
         span=(begin, len(ids)),
         target_ids=fork.ids,
         parts=(),
+        decisions=(),  # those of the log's message
         origin="student",
         logprobs=fork.logprobs,
     )

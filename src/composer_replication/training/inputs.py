@@ -175,6 +175,8 @@ def _check_sources(
             where="train.fork",
             fix="set train.hint.weight, or train.fork = false",
         )
+    if config.train.hint.weight and config.train.hint.focus == "decision":
+        _check_focus(config, examples)
     if config.train.hint.weight and forked is None and (live is None or config.train.lm_ce.weight):
         check_views(examples, config.train.hint)
     if not examples and not pairs and live is None:
@@ -188,3 +190,23 @@ def _check_sources(
             where="rollouts.env",
             fix="set rollouts.env to an environment, or train.policy.weight = 0",
         )
+
+
+def _check_focus(config: Config, examples: Sequence[TrainingExample]) -> None:
+    """Raise ConfigError if no message could be narrowed to its decision."""
+    views = [view for example in examples for view in example.hints]
+    rules = (
+        (
+            config.train.fork,
+            "the student's own message at a fork has a decision of its own, which is not known",
+            'set it to "message", or train.fork = false',
+        ),
+        (
+            bool(views) and not any(view.decisions for view in views),
+            f"the decision of none of the {len(views)} hint views is known",
+            'run again: recompose hints, then recompose build; or set it to "message"',
+        ),
+    )
+    for is_broken, problem, fix in rules:
+        if is_broken:
+            raise ConfigError(problem, where="train.hint.focus", fix=fix)

@@ -287,6 +287,7 @@ class RolloutSource:
             hints=hints,
             renderer=self.renderer,
             settings=_WHOLE,
+            position=self.config.hints.position,
         )
         hinted_examples = [
             item for item in built if isinstance(item, TrainingExample) and item.hints

@@ -66,7 +66,7 @@ def train_step(
     """
     began, settings = time.perf_counter(), trainer.settings
     # 1. Count over all ranks, and cut this rank's share into micro-batches.
-    inputs, num_without_donor = with_hint_controls(trainer, inputs, step=step)
+    inputs, control_metrics = with_hint_controls(trainer, inputs, step=step)
     counts = step_counts(inputs)
     micros = rank_micro_batches(trainer, inputs)
     fed: list[Channel] = [
@@ -80,9 +80,7 @@ def train_step(
     scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
     if inputs.hint_sites:
         scales["hint"] *= min(1.0, counts.hint_views / inputs.hint_sites)
-    metrics: dict[str, Any] = {"step": step + 1}
-    if settings.hint.contrast:
-        metrics["hint/no_donor"] = num_without_donor
+    metrics: dict[str, Any] = {"step": step + 1, **control_metrics}
     if step % settings.grad_every == 0:
         metrics |= _parameter_norms(trainer, micros, counts, fed, step=step)
     # 3. Forward and backward. The seed comes first: every pass of a step draws the same dropout.
@@ -220,21 +218,28 @@ def _as_health_reads_it(
 
 def with_hint_controls(
     trainer: Trainer, inputs: StepInputs, *, step: int
-) -> tuple[StepInputs, int]:
-    """The inputs with what train.hint asks of their views, and how many views were left out because
-    the step has no other hint to compare them with.
+) -> tuple[StepInputs, dict[str, int]]:
+    """The inputs with what train.hint asks of their views, and metrics: how many views were left
+    out because the step has no other hint to compare them with (`hint/no_donor`), and how many keep
+    their whole message because its decision is not known (`hint/unfocused`).
 
     Raises ConfigError for views that cannot have it. The same on every rank.
     """
-    hint_settings = trainer.settings.hint
-    if not hint_settings.weight:
-        return inputs, 0
-    check_views(inputs.examples, hint_settings)
-    if not hint_settings.contrast:
-        return inputs, 0
-    seed = stage_seed(trainer.config.seed, f"contrast:{step}")
-    examples, num_without_donor = with_wrong_hints(inputs.examples, seed=seed)
-    return dataclasses.replace(inputs, examples=examples), num_without_donor
+    settings = trainer.settings.hint
+    metrics: dict[str, int] = {}
+    if not settings.weight:
+        return inputs, metrics
+    check_views(inputs.examples, settings)
+    examples = list(inputs.examples)
+    if settings.focus == "decision":
+        metrics["hint/unfocused"] = sum(
+            not view.knows_decisions for example in examples for view in example.hints
+        )
+        examples = [example.focused() if example.hints else example for example in examples]
+    if settings.contrast:
+        seed = stage_seed(trainer.config.seed, f"contrast:{step}")
+        examples, metrics["hint/no_donor"] = with_wrong_hints(examples, seed=seed)
+    return dataclasses.replace(inputs, examples=examples), metrics
 
 
 def step_counts(inputs: StepInputs) -> Counts:

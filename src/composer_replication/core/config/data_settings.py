@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.reader_settings import ReaderSettings
 
+HintPosition = Literal["system", "user", "reminder", "result"]
+
 
 def _as_command(value: object) -> object:
     """A string is a command of one word; "" is no command."""
@@ -77,6 +79,16 @@ class HintsSettings(Settings):
     becomes its hint."""
     max_words: int = Field(default=120, gt=0)
     """A longer hint is refused."""
+    position: HintPosition = "system"
+    """Where a hint is rendered: "system" or "user" = a message of this role directly above the
+    mistaken one; "reminder" = a <system-reminder> block at the end of the tool result or user
+    message directly above; "result" = bare text there. If neither stands directly above,
+    "reminder" and "result" become a user message."""
     min_lift: float = 0.0
-    """Kinds whose lower bound of lift (nats per token) is not above this are weak: once `hints
-    --audit` has measured them, nothing trains on them."""
+    """Kinds whose lower bound of lift is not above this are weak: once `hints --audit` has measured
+    them, nothing trains on them. In nats of log-odds of right against wrong at the decision."""
+    unmeasured: Literal["drop", "keep"] = "drop"
+    """Kinds for whose mistakes nothing is known to be right, so that the audit cannot measure them:
+    "drop" = nothing trains on them; "keep" = their hints are used unmeasured. "drop", because no
+    lift means no training, and the hints that were measured by hand to do harm are of such kinds
+    (shell_bad_option: -1.4 nats)."""

@@ -73,6 +73,10 @@ class HintSettings(Settings):
     """"site" = the mean over mistaken messages of the mean over their target tokens: a message of
     8,000 tokens weighs as much as one of 40. "token" = the mean over all target tokens: on the
     public logs 13 messages then count as 5 equal ones, and three carry 62 % (docs/concepts.md)."""
+    focus: Literal["message", "decision"] = "message"
+    """Which tokens of a mistaken message are distilled: "message" = all of them; "decision" = those
+    of the wrong tool name or argument of the failing call (a message of which they are not known
+    keeps all of its tokens, and is counted as hint/unfocused)."""
     token_clip: float = Field(default=0.0, ge=0.0)
     """The largest loss of one token; a token beyond it gets no gradient. 0 = off."""
     importance_clip: float = Field(default=0.0, ge=0.0)

@@ -27,6 +27,7 @@ from composer_replication.data.hints.context import (
     site_context,
     turn_text,
 )
+from composer_replication.data.hints.decisions import decision_of
 from composer_replication.data.hints.leak import (
     Gram,
     Occurrences,
@@ -304,4 +305,5 @@ def _hint(draft: HintDraft) -> Hint:
             knows=draft.knows,
             names=listed_names(draft.text, fixed=" ".join(_fixed_words())),
         ),
+        decision=decision_of(draft.context),
     )

@@ -223,7 +223,7 @@ def _fill(template: str, **values: str) -> str:
     return TEMPLATES[template].format(**values)
 
 
-def _offered_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
+def usable_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
     """The tools on offer; of a list inferred from calls, only those of which a call has worked."""
     session = context.session
     if session.tools_origin != "reconstructed":
@@ -238,7 +238,7 @@ def _offered_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
 
 def available_tools(context: SiteContext) -> str | None:
     """List the names of the tools on offer."""
-    names = [t.name for t in _offered_tools(context) if t.name != context.site.tool]
+    names = [t.name for t in usable_tools(context) if t.name != context.site.tool]
     return _fill("available_tools", tools=", ".join(names)) if names else None
 
 
@@ -246,20 +246,27 @@ def tool_schema(context: SiteContext) -> str | None:
     """List the parameters of the tool; without a schema in the log, the arguments of earlier calls
     that worked."""
     tool = context.site.tool
-    spec = _logged_schema(context)
+    spec = logged_schema(context)
     if spec is not None:
         fields = _fields(spec.parameters)
         return _fill("tool_schema", tool=tool, fields=fields) if fields else None
-    used: dict[str, None] = {}
-    for call, result in context.answered_calls():
-        if call.name == tool and not is_error(call, result):
-            used.update(dict.fromkeys(call.arguments))
-    if context.call is not None and used.keys() >= context.call.arguments.keys() > set():
+    used = arguments_used(context)
+    if context.call is not None and set(used) >= context.call.arguments.keys() > set():
         return None  # the names are right: listing them would not help
     return _fill("tool_used_before", tool=tool, fields=", ".join(used)) if used else None
 
 
-def _logged_schema(context: SiteContext) -> ToolSpec | None:
+def arguments_used(context: SiteContext) -> list[str]:
+    """The names of the arguments that calls of the same tool had, if they worked."""
+    used: dict[str, None] = {}
+    for call, result in context.answered_calls():
+        if call.name == context.site.tool and not is_error(call, result):
+            used.update(dict.fromkeys(call.arguments))
+    return list(used)
+
+
+def logged_schema(context: SiteContext) -> ToolSpec | None:
+    """The mistaken call's tool with its schema, if the log holds it."""
     if context.session.tools_origin != "log":
         return None
     return next((t for t in context.session.tools if t.name == context.site.tool), None)
@@ -279,7 +286,7 @@ def bad_arguments(context: SiteContext) -> str | None:
     wrong_type = _WRONG_TYPE.search(error_text)
     if wrong_type and not _WRONG_NAMES.search(error_text):
         return _fill("argument_type", tool=tool, name=wrong_type["name"], kind=wrong_type["kind"])
-    spec = _logged_schema(context)
+    spec = logged_schema(context)
     if (
         spec is None
         and error_text

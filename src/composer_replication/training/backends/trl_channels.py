@@ -77,6 +77,7 @@ class Scorer:
             (hint.teacher in ("ema", "trust_region"), "teacher", "use frozen or live"),
             (hint.combination != "additive", "combination", "use additive"),
             (hint.contrast, "contrast", "set it to false"),
+            (hint.focus != "message", "focus", 'set it to "message"'),
             (hint.difficulty, "difficulty", "set it to false"),
             (hint.importance_clip > 0, "importance_clip", "set it to 0"),
             (

@@ -7,7 +7,8 @@
     trl_examples.examples[0].hints, trl_examples.metrics["sites/used"]
 
 Detectors and writers are those of imported logs. No text is encoded again: a message is a run of
-ones in TRL's tool mask, and a hint is inserted before the generation prompt above the message. A
+ones in TRL's tool mask, and a hint is inserted before the generation prompt above the message, or
+(hints.position = "reminder" or "result") before what the template writes behind the result above. A
 hint that cannot be placed like this is counted and left out.
 
 TRL decodes a call that it cannot parse as text, and ends the rollout. Here such a message is a
@@ -21,12 +22,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
-from composer_replication.core.errors import AlignmentError
+from composer_replication.core.errors import AlignmentError, RenderError
 from composer_replication.core.site import Hint, Site, joined_text
 from composer_replication.core.trace import (
     ENVIRONMENT,
@@ -51,10 +52,7 @@ from composer_replication.training.rollout_hints import draw_messages, hint_roll
 
 Message = Mapping[str, Any]
 _NO_HINTS = dict.fromkeys(("sites/without_hint", "sites/refused", "sites/weak"), 0)
-_STUBS = (
-    Turn(role="user", author=HUMAN, blocks=(Text("x"),)),
-    Turn(role="assistant", author=None, blocks=(Text("x"),)),
-)
+_OPENING = (Turn(role="user", author=HUMAN, blocks=(Text("x"),)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +71,12 @@ class TrlRollout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrlSession:
     """A rollout as a session; `spans` are the spans of the model's messages in prompt + completion,
-    by turn."""
+    by turn; `seen` are its turns with results as TRL wrote them into the context."""
 
     session: Session
     spans: Mapping[int, Span]
     num_malformed: int
+    seen: tuple[Turn, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,23 +190,26 @@ class HintProducer:
     def _view(
         self, ids: tuple[int, ...], trl_session: TrlSession, message: Sequence[tuple[Site, Hint]]
     ) -> HintView | None:
-        """The view with the hints inserted above the message, or None if there is no generation
-        prompt to insert them before; HintView checks the rest."""
+        """The view with the hints inserted above the message, or None if the ids there are not
+        those that they are inserted before; HintView checks the rest."""
         (site, _), *others = message
         span = trl_session.spans.get(site.turn)
         if span is None:
             return None
-        at = span[0] - len(self.prompt_ids)
-        if at < 1 or ids[at : span[0]] != self.prompt_ids:
+        position = self.hints.position
+        inside = position in ("reminder", "result")
+        try:
+            block = self.renderer.hint_ids(
+                joined_text([hint for _, hint in message]),
+                above=trl_session.seen[: site.turn] if inside else _OPENING,
+                position=position,
+                tools=self.tools if inside else (),
+            )
+        except (AlignmentError, RenderError):
             return None
-        block = self.renderer.hint_view(
-            _STUBS,
-            target=1,
-            hint=joined_text([hint for _, hint in message]),
-            site_id=site.id,
-            kind=site.kind,
-        )
-        if block.rendering != "message":
+        tail = self.prompt_ids if block.rendering == "message" else block.tail
+        at = span[0] - len(tail)
+        if (block.rendering != "message" and not inside) or at < 1 or ids[at : span[0]] != tail:
             return None
         return HintView(
             site_id=site.id,
@@ -216,6 +218,8 @@ class HintProducer:
             hint_ids=block.hint_ids,
             span=span,
             target_ids=ids[span[0] : span[1]],
+            rendering=block.rendering,
+            position=position,
             origin="student",
             others=tuple((other.id, other.kind) for other, _ in others),
         )
@@ -249,6 +253,7 @@ def record_rollout(
             where=rollout.name,
         )
     turns: list[Turn] = [_prompt_turn(message) for message in rollout.prompt]
+    seen = list(turns)
     span_of_turn: dict[int, Span] = {}
     open_calls: list[ToolCall] = []
     num_calls = num_malformed = 0
@@ -256,7 +261,9 @@ def record_rollout(
         if message["role"] != "assistant":
             if not open_calls:
                 raise AlignmentError("a tool answered a call that was not made", where=rollout.name)
-            turns.append(_result_turn(open_calls.pop(0), str(message["content"])))
+            call, text = open_calls.pop(0), str(message["content"])
+            turns.append(_result_turn(call, text))
+            seen.append(replace(turns[-1], blocks=(ToolResult(call.id, text),)))
             continue
         span = spans[len(span_of_turn)]
         span_of_turn[len(turns)] = span
@@ -277,6 +284,7 @@ def record_rollout(
         turns.append(
             Turn(role="assistant", author=author, blocks=(*blocks, *calls), context_tokens=span[0])
         )
+        seen.append(turns[-1])
         open_calls = [] if problem else list(calls)
         if problem:
             error = f"InputValidationError: malformed tool call: {problem}"
@@ -296,7 +304,9 @@ def record_rollout(
         tools_origin="log" if tools else "none",
         origin="student",
     )
-    return TrlSession(session=session, spans=span_of_turn, num_malformed=num_malformed)
+    return TrlSession(
+        session=session, spans=span_of_turn, num_malformed=num_malformed, seen=tuple(seen)
+    )
 
 
 def _prompt_turn(message: Message) -> Turn:

@@ -1,0 +1,133 @@
+"""The tokens of a message at which its mistake was decided.
+
+    decisions = decision_tokens(renderer, message, site_id=site.id, call_id=site.call_id,
+                                decision=hint.decision, ids=ids[a:b], start=a)
+
+The message is rendered again with another text in place of what was wrong. Where its text differs
+stands the wrong tool name or argument: its tokens are `spans`. With each right text the ids differ
+from some token on; the last of these is `fork`, the first token at which the message can no longer
+become right, and `right_ids` are the tokens that lead on to what is right there.
+
+    message  {"name": "Edit", "arguments": ...      decision: Edit is wrong, Read is right
+    tokens   ... "name ": " Edit " ...              spans = that of Edit
+    fork                    ^                       right_ids = (Read,)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+from composer_replication.core.errors import RenderError
+from composer_replication.core.site import Decision
+from composer_replication.core.trace import HUMAN, Text, ToolCall, Turn
+from composer_replication.tokens.example import DecisionTokens, Span
+from composer_replication.tokens.layout import shared_prefix_length
+from composer_replication.tokens.renderer import Renderer
+
+_ABOVE = Turn(role="user", author=HUMAN, blocks=(Text("x"),))
+# Texts that no argument holds, and that share neither their first nor their last character.
+_PROBES = ("qq0qq", "zz1zz", "jj2jj")
+
+
+def decision_tokens(
+    renderer: Renderer,
+    message: Turn,
+    *,
+    site_id: str,
+    call_id: str | None,
+    decision: Decision | None,
+    ids: Sequence[int],
+    start: int,
+) -> DecisionTokens | None:
+    """The decision of one call of a message whose own tokens are `ids`, from position `start` on.
+
+    None if the decision is not known, or if the message, written as the template writes it, has
+    another text. Without `fork` if nothing is known to be right, or if other tokens of the same
+    text were sampled.
+    """
+    call = next((call for call in message.calls if call.id == call_id), None)
+    if decision is None or call is None:
+        return None
+    try:
+        written = _body(renderer, message, call, call)
+        text = renderer.codec.decode(written)
+        if renderer.codec.decode(ids) != text:
+            return None
+        a, b = _changed(renderer, message, call, decision=decision, text=text)
+        span = _tokens_of(renderer, ids, a, b)
+        fork, right_ids = None, ()
+        if written == tuple(ids):
+            fork, right_ids = _fork(renderer, message, call, decision=decision, written=written)
+    except RenderError:
+        return None
+    if fork is not None and decision.part == "argument" and not decision.wrong:
+        span = (fork, fork + 1)  # nothing wrong stands there: the call ends too early
+    return DecisionTokens(
+        site_id=site_id,
+        spans=((start + span[0], start + span[1]),),
+        fork=None if fork is None else start + fork,
+        right_ids=right_ids,
+    )
+
+
+def _body(renderer: Renderer, message: Turn, call: ToolCall, new: ToolCall) -> tuple[int, ...]:
+    """The message's own tokens as the template writes it, with `new` in place of `call`."""
+    blocks = tuple(new if block is call else block for block in message.blocks)
+    return renderer.reply([_ABOVE], replace(message, blocks=blocks, sampled=None))[1]
+
+
+def _changed(
+    renderer: Renderer, message: Turn, call: ToolCall, *, decision: Decision, text: str
+) -> Span:
+    """The characters of the message that hold what was wrong."""
+    first = last = decision
+    if decision.part == "call":
+        first = Decision(part="tool", wrong=call.name)
+        names = list(call.arguments)
+        last = Decision(part="value", argument=names[-1]) if names else first
+    spans = []
+    for part in (first, last):
+        value = call.arguments.get(part.argument) if part.part == "value" else ""
+        wrong = part.wrong or (value if isinstance(value, str) else "")
+        probe = next(p for p in _PROBES if p[0] != wrong[:1] and p[-1] != wrong[-1:])
+        other = renderer.codec.decode(_body(renderer, message, call, part.with_text(call, probe)))
+        begin = shared_prefix_length(text, other)
+        behind = shared_prefix_length(text[begin:][::-1], other[begin:][::-1])
+        spans.append((begin, len(text) - behind))
+    return spans[0][0], max(spans[0][0], spans[-1][1])
+
+
+def _tokens_of(renderer: Renderer, ids: Sequence[int], a: int, b: int) -> Span:
+    """The tokens that hold the characters [a, b) of the decoded ids; at least one."""
+
+    def length(count: int) -> int:
+        return len(renderer.codec.decode(ids[:count]))
+
+    counts = range(len(ids) + 1)
+    first = bisect_right(counts, a, key=length) - 1
+    end = bisect_left(counts, b, key=length)
+    first = min(first, len(ids) - 1)
+    return first, max(first + 1, end)
+
+
+def _fork(
+    renderer: Renderer,
+    message: Turn,
+    call: ToolCall,
+    *,
+    decision: Decision,
+    written: tuple[int, ...],
+) -> tuple[int | None, tuple[int, ...]]:
+    """The first token at which the message can no longer become right, and the right ones there."""
+    right_at: dict[int, list[int]] = {}
+    for right in decision.right:
+        other = _body(renderer, message, call, decision.with_text(call, right))
+        at = shared_prefix_length(written, other)
+        if at < min(len(written), len(other)):
+            right_at.setdefault(at, []).append(other[at])
+    if not right_at:
+        return None, ()
+    fork = max(right_at)
+    return fork, tuple(dict.fromkeys(right_at[fork]))
