@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from composer_replication.cli.build_text import remedies
 from composer_replication.cli.hint_gate import ALL
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import make_tokenizer
@@ -49,7 +50,7 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
             f"none of {sum(not_built.values())} hints could be built into a view:"
             f" {_listed(not_built)}"
         )
-        fix = "raise build.max_tokens, or set student.template to a family that fits (docs/cli.md)"
+        fix = "\nor ".join(remedies(not_built)) or "`recompose build` says why"
         raise DataError(message, where=str(job.hints), fix=fix)
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -116,10 +117,13 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
             screen.line(f" skipped  {count} sites: {reason}")
     if not_built := measured["not_built"]:
         screen.line(
-            f" left out {sum(not_built.values())} hints that `build` would leave out too:"
+            f" left out {sum(not_built.values())} hints that `build` would leave out too, with"
+            f" build.max_tokens = {job.config.build.max_tokens}:"
             f" {_listed(not_built)}",
             style="yellow",
         )
+        for remedy in remedies(not_built):
+            screen.line(f" fix      {remedy}", style="yellow")
     screen.line(
         f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']};"
         f" {NOTE}."
