@@ -14,16 +14,14 @@ from composer_replication.cli.evaluate_logs_text import (
     show_rows,
     show_side_by_side,
 )
+from composer_replication.cli.held_out_contexts import held_sites, window_remedy
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
-from composer_replication.core.codec import read_sessions, read_sites
-from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.report.logs_view import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
-from composer_replication.tokens.split import resolve_split_unit
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.held_out_sites import HeldOut
@@ -72,7 +70,6 @@ def evaluate_on_logs(
         return job.finish(
             {"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote
         )
-    from composer_replication.cli.held_out_contexts import window_remedy
     from composer_replication.evaluation.held_out_logs import (
         fork_points_of,
         message_to_json,
@@ -132,18 +129,6 @@ def evaluate_on_logs(
     show_side_by_side(job, logs_view(folder, work=job.work), most=SHOWN)
     return job.finish(
         table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}"
-    )
-
-
-def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
-    """The held-out mistakes of the work folder's sessions."""
-    from composer_replication.evaluation.held_out_sites import held_out_sites
-
-    job.need_file(job.sessions, verb="ingest")
-    job.need_fresh(job.sites, verb="sites")
-    unit = resolve_split_unit(settings, read_sessions(job.sessions))
-    return held_out_sites(
-        lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
     )
 
 

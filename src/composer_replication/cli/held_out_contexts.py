@@ -6,16 +6,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from composer_replication.cli.evaluate_logs import held_sites
 from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.evaluation.held_out_sites import (
     HeldOut,
     RestoredContexts,
+    held_out_sites,
     restore_contexts,
     smallest_window,
 )
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.split import resolve_split_unit
+
+
+def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
+    """The held-out mistakes of the work folder's sessions."""
+    job.need_file(job.sessions, verb="ingest")
+    job.need_fresh(job.sites, verb="sites")
+    unit = resolve_split_unit(settings, read_sessions(job.sessions))
+    return held_out_sites(
+        lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
+    )
 
 
 def say_evaluable(job: Job, renderer: Renderer, held_out: HeldOutSettings) -> dict[str, Any] | None:
