@@ -97,6 +97,32 @@ def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show
     assert none.code == 0 and "0 mistakes" in read(none) and "held_out.fraction = 0.2" in read(none)
 
 
+def test_build_and_a_dry_run_say_how_many_sites_fit_and_what_would_help(tmp_path: Path) -> None:
+    """The window is the run's: a person must learn before training that no site fits it."""
+    fill(tmp_path / "recompose")
+    built = recompose("build", *HELD, "--json", cwd=tmp_path).value["evaluable"]
+    assert built["sites"] == built["evaluable"] == len(OUT) and built["lost"] == {}
+    assert built["left_out"] == {"training": 6 - len(OUT)}
+    room = ("--evaluate.log_max_new_tokens", "4090")
+    for argv in (("build", *HELD, *room), ("train", "--dry-run", *TRAIN, *room)):
+        said = read(recompose(*argv, cwd=tmp_path))
+        assert f"evaluate 0 of {len(OUT)} held-out mistakes fit" in said, said
+        assert f"too_long {len(OUT)}" in said and "--build.max_tokens 8192" in said
+    wide = recompose("build", *HELD, *room, "--build.max_tokens", "8192", "--json", cwd=tmp_path)
+    assert wide.value["evaluable"]["evaluable"] == len(OUT)
+    assert recompose("build", "--json", cwd=tmp_path).value["evaluable"] is None
+
+
+def test_sites_that_do_not_fit_name_the_runs_setting_and_one_that_helps(folder: Path) -> None:
+    long = ("--evaluate.log_max_new_tokens", "4090")
+    result = recompose("evaluate", "main", "--logs", *HELD, *long, cwd=folder)
+    assert result.code == 1, result.out
+    said = read(result)
+    assert f"no context of {len(OUT)} held-out sites fits: too_long {len(OUT)}" in said
+    assert "build.max_tokens = 4096 of the run" in said
+    assert "build --build.max_tokens 8192, and train with that" in said
+
+
 def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(folder: Path) -> None:
     call = ("evaluate", "main", "--logs", *FLAGS, *HELD, "--against", "placebo=null")
     dry = recompose(*call, "--dry-run", "--json", cwd=folder)

@@ -13,12 +13,14 @@ from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Parent, Sampled, Session
-from composer_replication.evaluation.held_out_logs import (
+from composer_replication.evaluation.held_out_logs import fork_points_of
+from composer_replication.evaluation.held_out_sites import (
     HeldOut,
     HeldSite,
     check_untrained,
     held_out_sites,
-    restore_fork_points,
+    restore_contexts,
+    smallest_window,
 )
 from composer_replication.evaluation.logs_table import logs_table, logs_verdict, plan_of
 from composer_replication.evaluation.power import detectable, smallest_difference
@@ -115,14 +117,21 @@ def test_a_run_that_saw_a_held_out_session_is_refused() -> None:
 
 def test_contexts_are_restored_and_those_that_do_not_fit_are_counted() -> None:
     few = held().sites[:2]
-    spots, lost = restore_fork_points(
+    restored = restore_contexts(
         replace(held(), sites=few), renderer=renderer(), max_tokens=4096, room=64
     )
-    assert [fork_point.site for fork_point in spots] == [h.site for h in few] and lost == {}
+    spots = fork_points_of(restored)
+    assert [point.site for point in spots] == [h.site for h in few] and not restored.lost
     assert all(len(fork_point.turns) == 5 and fork_point.num_tokens > 0 for fork_point in spots)
-    assert restore_fork_points(
-        replace(held(), sites=few), renderer=renderer(), max_tokens=128, room=64
-    ) == ([], {"too_long": 2})
+    short = {"renderer": renderer(), "max_tokens": 128, "room": 64}
+    lost = restore_contexts(replace(held(), sites=few), **short)
+    assert lost.contexts == () and lost.num_lost == {"too_long": 2}
+    wider = smallest_window(held(), lost, **short)
+    assert wider is not None and wider[1] == 2 and wider[0] > 128
+    again = restore_contexts(
+        replace(held(), sites=few), renderer=renderer(), max_tokens=wider[0] // 2, room=64
+    )
+    assert not again.contexts
 
 
 def fork(held_site: HeldSite, outcome: Outcome, number: int) -> Fork:

@@ -10,7 +10,8 @@ import pytest
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Segment, Text, Turn
-from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, restore_fork_points
+from composer_replication.evaluation.held_out_logs import fork_points_of
+from composer_replication.evaluation.held_out_sites import HeldOut, HeldSite, restore_contexts
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.prefix import restore
@@ -127,7 +128,8 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     assert alone.numbers[1] > 4
     held_site = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
     held = HeldOut(sites=(held_site,), left_out={}, num_training_sessions=1)
-    (fork_point,), _ = restore_fork_points(held, renderer=renderer(), max_tokens=1400, room=64)
+    restored = restore_contexts(held, renderer=renderer(), max_tokens=1400, room=64)
+    (fork_point,) = fork_points_of(restored)
     assert fork_point.turns == prefix.turns  # evaluation finds the references itself
 
 

@@ -19,6 +19,7 @@ from composer_replication.cli.build_text import (
 )
 from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
+from composer_replication.cli.held_out_contexts import say_evaluable
 from composer_replication.cli.hint_gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer, student_renderer
@@ -91,6 +92,7 @@ def build_command(*, common: Common = Common()) -> int:
         "kept_kinds": None if kinds is None else sorted(kinds),
     }
     show_build(job, renderer, report, split)
+    value["evaluable"] = say_evaluable(job, renderer, held_out)
     say_gate(job, kinds)
     if job.preferences in inputs:
         job.screen.line(

@@ -33,6 +33,16 @@ _WAYS = {
 """Reasons for which a unit cannot be built, and the remedy for each."""
 
 
+def remedies(skipped: Mapping[str, int]) -> list[str]:
+    """What helps against the reasons for which units were left out, most frequent first.
+
+    >>> remedies({"too_long": 3, "evidence_lost": 1, "no_site": 9})
+    ['raise build.max_tokens', 'raise build.max_tokens, or set build.without_evidence = keep']
+    """
+    frequent = sorted(skipped, key=lambda reason: -skipped[reason])
+    return [_WAYS[reason] for reason in frequent if reason in _WAYS]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     """A build that lost a channel: the error, and flags that avoid it ("" = none was found)."""

@@ -14,19 +14,17 @@ from composer_replication.cli.evaluate_logs_text import (
     show_rows,
     show_side_by_side,
 )
+from composer_replication.cli.held_out_contexts import held_sites, window_remedy
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
-from composer_replication.core.codec import read_sessions, read_sites
-from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.report.logs_view import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
-from composer_replication.tokens.split import resolve_split_unit
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.held_out_logs import HeldOut
+    from composer_replication.evaluation.held_out_sites import HeldOut
     from composer_replication.evaluation.players import Player
 
 NOT_PROVEN = (
@@ -50,8 +48,6 @@ def evaluate_on_logs(
     job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int
 ) -> int:
     """Let every player write at the held-out sites; the first two players are before and after."""
-    from composer_replication.evaluation.held_out_logs import restore_fork_points
-
     after = players[1]
     settings = after.config.held_out
     for player in players:
@@ -74,24 +70,34 @@ def evaluate_on_logs(
         return job.finish(
             {"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote
         )
-    from composer_replication.evaluation.held_out_logs import message_to_json, play_logs
+    from composer_replication.evaluation.held_out_logs import (
+        fork_points_of,
+        message_to_json,
+        play_logs,
+    )
+    from composer_replication.evaluation.held_out_sites import restore_contexts
     from composer_replication.evaluation.logs_table import logs_table
     from composer_replication.evaluation.players import load_player, play_distinct
 
     evaluation = job.config.evaluate
-    fork_points, lost = restore_fork_points(
-        held,
-        renderer=load_player(after)[1],
-        max_tokens=after.config.build.max_tokens,
-        room=evaluation.log_max_new_tokens,
-    )
-    if not fork_points:
+    renderer = load_player(after)[1]
+    max_tokens, room = after.config.build.max_tokens, evaluation.log_max_new_tokens
+    restored = restore_contexts(held, renderer=renderer, max_tokens=max_tokens, room=room)
+    remedy = window_remedy(job, held, restored, renderer=renderer, max_tokens=max_tokens, room=room)
+    where = f"build.max_tokens = {max_tokens} of the run {after.name}"
+    if not restored.contexts:
+        listed = ", ".join(f"{reason} {count}" for reason, count in restored.num_lost.items())
         raise DataError(
-            f"no context of a held-out site fits: {lost}",
-            where="build.max_tokens",
-            fix="raise it, or lower evaluate.log_max_new_tokens",
+            f"no context of {len(held.sites)} held-out sites fits: {listed}",
+            where=where,
+            fix=remedy or "set student.template to a family that can write these sessions",
         )
-    notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
+    fork_points = fork_points_of(restored)
+    notes += [
+        f"{count} held-out sites left out: {reason} ({where})."
+        for reason, count in restored.num_lost.items()
+    ]
+    notes += [f"To judge at more sites: {remedy}"] if remedy else []
     play = partial(
         play_logs,
         fork_points=fork_points,
@@ -126,21 +132,9 @@ def evaluate_on_logs(
     )
 
 
-def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
-    """The held-out mistakes of the work folder's sessions."""
-    from composer_replication.evaluation.held_out_logs import held_out_sites
-
-    job.need_file(job.sessions, verb="ingest")
-    job.need_fresh(job.sites, verb="sites")
-    unit = resolve_split_unit(settings, read_sessions(job.sessions))
-    return held_out_sites(
-        lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
-    )
-
-
 def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
     """Check that no held-out session was trained on; returns a note if the examples are gone."""
-    from composer_replication.evaluation.held_out_logs import check_untrained
+    from composer_replication.evaluation.held_out_sites import check_untrained
 
     path, manifest = job.examples / EXAMPLES, folder.manifest_json
     used = (

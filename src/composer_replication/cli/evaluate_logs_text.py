@@ -10,7 +10,7 @@ from composer_replication.cli.job import Job
 from composer_replication.report.logs_view import number_or_none, outcome_tally, share_with_interval
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.held_out_logs import HeldOut
+    from composer_replication.evaluation.held_out_sites import HeldOut
 
 SHOWN, LINE_CHARS = 3, 160
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from composer_replication.cli.build_text import remedies
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import make_tokenizer, student_renderer
 from composer_replication.core.codec import read_sessions, read_sites
@@ -51,7 +52,7 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
             f"none of {sum(not_built.values())} hints could be built into a view:"
             f" {_listed(not_built)}"
         )
-        fix = "raise build.max_tokens, or set student.template to a family that fits (docs/cli.md)"
+        fix = "\nor ".join(remedies(not_built)) or "`recompose build` says why"
         raise DataError(message, where=str(job.hints), fix=fix)
     neutral, _ = _examples(job, renderer, _neutral_hints(job, hints, count=renderer.codec.count))
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
@@ -147,10 +148,13 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
             screen.line(f" skipped  {count} sites: {reason}")
     if not_built := measured["not_built"]:
         screen.line(
-            f" left out {sum(not_built.values())} hints that `build` would leave out too:"
+            f" left out {sum(not_built.values())} hints that `build` would leave out too, with"
+            f" build.max_tokens = {job.config.build.max_tokens}:"
             f" {_listed(not_built)}",
             style="yellow",
         )
+        for remedy in remedies(not_built):
+            screen.line(f" fix      {remedy}", style="yellow")
     screen.line(
         " columns  neutral, none = lift over a neutral text of the same length, and over no hint;"
         " needed = sites for 80 % power; message = mean log-prob of the whole message, nats per"

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
+from composer_replication.cli.held_out_contexts import say_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
@@ -72,6 +73,9 @@ def train_command(
     if resumed is not None:
         say_resume(job, *resumed)
     if job.dry_run:
+        if data.meta and job.is_usable(job.sites):
+            renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
+            plan["evaluable"] = say_evaluable(job, renderer, config.held_out)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world

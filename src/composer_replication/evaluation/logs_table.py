@@ -19,7 +19,7 @@ from typing import Any
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.held_out_logs import HeldOut
+from composer_replication.evaluation.held_out_sites import HeldOut
 from composer_replication.evaluation.power import HALF, detectable, smallest_difference
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
 from composer_replication.evaluation.table import AFTER, BEFORE, ORDER, PLACEBO, compared_rows

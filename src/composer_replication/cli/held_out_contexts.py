@@ -1,0 +1,87 @@
+"""How many held-out mistakes `evaluate --logs` can use: `build` and `train --dry-run` say it before
+any training, as the window is the run's for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.evaluation.held_out_sites import (
+    HeldOut,
+    RestoredContexts,
+    held_out_sites,
+    restore_contexts,
+    smallest_window,
+)
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.split import resolve_split_unit
+
+
+def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
+    """The held-out mistakes of the work folder's sessions."""
+    job.need_file(job.sessions, verb="ingest")
+    job.need_fresh(job.sites, verb="sites")
+    unit = resolve_split_unit(settings, read_sessions(job.sessions))
+    return held_out_sites(
+        lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
+    )
+
+
+def say_evaluable(job: Job, renderer: Renderer, held_out: HeldOutSettings) -> dict[str, Any] | None:
+    """Print how many held-out mistakes could be evaluated with the settings, and what would help;
+    returns the counts. None if nothing is held out."""
+    if not held_out.fraction:
+        return None
+    held = held_sites(job, held_out)
+    max_tokens, room = job.config.build.max_tokens, job.config.evaluate.log_max_new_tokens
+    restored = restore_contexts(held, renderer=renderer, max_tokens=max_tokens, room=room)
+    job.screen.line(
+        f" evaluate {len(restored.contexts)} of {len(held.sites)} held-out mistakes fit"
+        f" (`evaluate --logs`) with build.max_tokens = {max_tokens}{_listed(restored.num_lost)}"
+    )
+    if held.left_out:
+        job.screen.line(f"          left out{_listed(held.left_out)}")
+    if remedy := window_remedy(
+        job, held, restored, renderer=renderer, max_tokens=max_tokens, room=room
+    ):
+        job.screen.line(f" fix      {remedy}", style="yellow")
+    return {
+        "sites": len(held.sites),
+        "evaluable": len(restored.contexts),
+        "lost": restored.num_lost,
+        "left_out": dict(held.left_out),
+    }
+
+
+def window_remedy(
+    job: Job,
+    held: HeldOut,
+    restored: RestoredContexts,
+    *,
+    renderer: Renderer,
+    max_tokens: int,
+    room: int,
+) -> str:
+    """The setting with which sites that are too long would fit, and where it is set; "" if there is
+    none."""
+    wider = smallest_window(held, restored, renderer=renderer, max_tokens=max_tokens, room=room)
+    if wider is None:
+        return ""
+    tokens, fitting = wider
+    return (
+        f"{job.command('build')} --build.max_tokens {tokens}, and train with that: then {fitting}"
+        f" of the {restored.num_lost['too_long']} that are too long fit (the window is the run's; a"
+        f" lower evaluate.log_max_new_tokens than {room} leaves more room in it)"
+    )
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Counts by reason after a colon; "" if there are none.
+
+    >>> _listed({"too_long": 3, "template": 1}), _listed({})
+    (': too_long 3, template 1', '')
+    """
+    return ": " + ", ".join(f"{reason} {n}" for reason, n in counts.items()) if counts else ""
