@@ -144,6 +144,13 @@ def test_an_audit_of_other_hints_or_of_another_student_is_refused(work: Path) ->
     )
 
 
+def test_an_audit_in_another_position_is_refused(work: Path) -> None:
+    audit(work, GOOD)
+    result = recompose("build", "--hints.position", "user", cwd=work)
+    assert result.code == 1 and "hints --audit" in result.err
+    assert "measured hints in position 'system'" in " ".join(result.err.replace("│", " ").split())
+
+
 def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
     assert recompose("sites", cwd=work).code == 0
     value = recompose("hints", "--audit", "--json", cwd=work).value

@@ -25,6 +25,7 @@ from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.evaluation.hint_lift import audit_hints
+from composer_replication.evaluation.hint_positions import measure_positions
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
@@ -400,7 +401,7 @@ def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
     with inside(work):
         job = open_job(Common())
         renderer = Renderer.for_tokenizer(make_tokenizer(job.config, job.sessions))
-        return hints_audit._examples(job, renderer, list(read_hints(job.hints)))
+        return hints_audit._examples(job, renderer, list(read_hints(job.hints)), position="system")
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
@@ -450,7 +451,16 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
         moved.append(device)
         return model
 
+    devices: list[Any] = []
+
+    def positions(*args: Any, device: Any, **kwargs: Any) -> Any:
+        devices.append(device)
+        return measure_positions(*args, device="cpu", **kwargs)
+
     monkeypatch.setattr("composer_replication.evaluation.hint_lift.audit_hints", spying)
+    monkeypatch.setattr(
+        "composer_replication.evaluation.hint_positions.measure_positions", positions
+    )
     assert recompose(*flags, str(settings.fraction), cwd=tmp_path).code == 0
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("transformers.PreTrainedModel.to", to)
@@ -458,6 +468,7 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     assert (
         asked == [({trained_session.id}, "cpu"), ({trained_session.id, out.id}, "cuda")]
         and moved[-1] == "cuda"
+        and devices == ["cpu", "cuda"]
     )
 
 

@@ -75,8 +75,12 @@ def _read(job: Job) -> dict[str, Any]:
         raise DataError(
             f"no audit of this version: {error!r}", where=str(job.audit), fix=again
         ) from error
+    measured_in, wanted = audit.get("position", "system"), job.config.hints.position
     if measure != MEASURE:
         message = f"this audit measured {measure}; the gate now reads the {MEASURE}"
+        raise DataError(message, where=str(job.audit), fix=again)
+    if measured_in != wanted:
+        message = f"the audit measured hints in position {measured_in!r}, not in {wanted!r}"
         raise DataError(message, where=str(job.audit), fix=again)
     if len(students) > 1:
         message = (

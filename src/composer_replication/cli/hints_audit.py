@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
 from composer_replication.cli.build_text import remedies
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import make_tokenizer, student_renderer
 from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_json
@@ -23,6 +24,8 @@ from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
+POSITION_SITES = 24
+"""On at most so many sites all positions are compared."""
 NOTE = "a lower bound needs two sessions of a kind; below about ten the interval is too narrow"
 
 
@@ -36,17 +39,20 @@ def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
 
 
 def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
-    """Measure the lift per kind, with an interval over sessions; prints and returns the table."""
+    """Measure the lift per kind, with an interval over sessions, and what each position of a hint
+    disturbs; prints and returns the tables."""
     for package in ("torch", "transformers"):
         need(package, extra="train")
     import torch
 
     from composer_replication.evaluation.hint_lift import audit_hints
+    from composer_replication.evaluation.hint_positions import best_position, measure_positions
     from composer_replication.models.load_student import load_student
 
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = student_renderer(tokenizer, job.config)
-    examples, not_built = _examples(job, renderer, hints)
+    chosen = job.config.hints.position
+    examples, not_built = _examples(job, renderer, hints, position=chosen)
     if not examples and not_built:
         message = (
             f"none of {sum(not_built.values())} hints could be built into a view:"
@@ -54,24 +60,60 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
         )
         fix = "\nor ".join(remedies(not_built)) or "`recompose build` says why"
         raise DataError(message, where=str(job.hints), fix=fix)
-    neutral, _ = _examples(job, renderer, _neutral_hints(job, hints, count=renderer.codec.count))
+    shown = _spread([v.site_ids for e in examples for v in e.hints], limit=POSITION_SITES)
+    by_position: dict[HintPosition, list[TrainingExample]] = {chosen: examples}
+    neutral: dict[HintPosition, dict[str, tuple[int, ...]]] = {}
+    for position in get_args(HintPosition):
+        some = [h for h in hints if position == chosen or h.site_id in shown]
+        blank = _neutral_hints(job, some, count=renderer.codec.count)
+        views = _examples(job, renderer, blank, position=position)[0]
+        neutral[position] = {v.site_id: v.hint_ids for e in views for v in e.hints}
+        built = (
+            examples if position == chosen else _examples(job, renderer, some, position=position)[0]
+        )
+        if built:
+            by_position[position] = built
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    measured = audit_hints(
-        student.model.to(device),
+    scoring: dict[str, Any] = {
+        "pad_id": student.pad_id,
+        "max_tokens": job.config.train.micro_tokens,
+        "seed": job.config.seed,
+        "layout": job.config.train.layout,
+        "device": device,
+    }
+    model = student.model.to(device)
+    audit = audit_hints(
+        model,
         examples,
-        pad_id=student.pad_id,
-        max_tokens=job.config.train.micro_tokens,
         min_lift=job.config.hints.min_lift,
         unmeasured=job.config.hints.unmeasured,
-        neutral={v.site_id: v.hint_ids for e in neutral for v in e.hints},
-        seed=job.config.seed,
-        layout=job.config.train.layout,
-        device=device,
-    ).to_json()
-    measured = {"student": job.config.student.model, **measured, "not_built": not_built}
+        neutral=neutral[chosen],
+        **scoring,
+    )
+    effects = measure_positions(
+        model,
+        {position: by_position[position] for position in neutral if by_position[position]},
+        neutral=neutral,
+        max_sites=POSITION_SITES,
+        **scoring,
+    )
+    measured = {
+        "student": job.config.student.model,
+        "position": chosen,
+        **audit.to_json(),
+        "positions": [asdict(effect) for effect in effects],
+        "best_position": best_position(effects, chosen=chosen),
+        "not_built": not_built,
+    }
     _show(job, measured)
+    _show_positions(job, measured)
     return measured
+
+
+def _spread(messages: Sequence[tuple[str, ...]], *, limit: int) -> set[str]:
+    """The site ids of at most `limit` messages, at equal distances."""
+    return {s for message in messages[:: max(1, -(-len(messages) // limit))] for s in message}
 
 
 def _neutral_hints(job: Job, hints: Sequence[Hint], *, count: Callable[[str], int]) -> list[Hint]:
@@ -90,18 +132,20 @@ def _neutral_hints(job: Job, hints: Sequence[Hint], *, count: Callable[[str], in
 
 
 def _examples(
-    job: Job, renderer: Renderer, hints: Sequence[Hint]
+    job: Job, renderer: Renderer, hints: Sequence[Hint], *, position: HintPosition
 ) -> tuple[list[TrainingExample], dict[str, int]]:
     """The examples that `build` would make of these hints, and the skipped hints by reason."""
     hinted = {hint.site_id for hint in hints}
+    sites = list(read_sites(job.sites))
+    sessions = {site.session_id for site in sites if site.id in hinted}
     items = build_examples(
-        read_sessions(job.sessions),
-        sites=read_sites(job.sites),
+        (session for session in read_sessions(job.sessions) if session.id in sessions),
+        sites=[site for site in sites if site.session_id in sessions],
         hints=hints,
         renderer=renderer,
         settings=job.config.build,
         held_out=job.held_out(),
-        position=job.config.hints.position,
+        position=position,
     )
     examples: list[TrainingExample] = []
     lost: Counter[str] = Counter()
@@ -215,3 +259,33 @@ def _row(kind: dict[str, Any], *, keeps_unmeasured: bool) -> tuple[object, ...]:
 
 def _signed(value: float | None) -> str:
     return "" if value is None else f"{value:+.3f}"
+
+
+def _show_positions(job: Job, measured: dict[str, Any]) -> None:
+    if not measured["positions"]:
+        return
+    job.screen.line(
+        "\n positions of a hint: what neutral text changes in the message before its decision, in"
+        " nats (sums over tokens), and how far hints move the log-odds there beyond neutral text"
+    )
+    rows = [
+        (
+            effect["position"],
+            effect["disturbance"]["n"],
+            *(_signed(effect["disturbance"][name]) for name in ("mean", "low", "high")),
+            _signed(effect["logp_change"]),
+            _signed(effect["over_neutral"]),
+        )
+        for effect in measured["positions"]
+    ]
+    head = ("position", "sites", "disturbance", "low", "high", "log-prob", "hints")
+    job.screen.table(rows, head=head)
+    best, chosen = measured["best_position"], measured["position"]
+    if best == chosen:
+        job.screen.line(f" position {chosen!r} disturbs least of those where hints act")
+    else:
+        job.screen.line(
+            f" position {best!r} disturbs less than {chosen!r}: set hints.position = {best!r}, then"
+            " run the audit and build again",
+            style="yellow",
+        )

@@ -28,7 +28,7 @@ from torch import Tensor
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import head_of, sliced_predictors
 from composer_replication.models.tree_forward import tree_hidden
-from composer_replication.tokens.example import DecisionTokens
+from composer_replication.tokens.example import DecisionTokens, HintView, TrainingExample
 from composer_replication.tokens.tree import Forest
 
 
@@ -66,7 +66,7 @@ class ScoredRow:
     token_ids: tuple[int, ...]
 
 
-def score_rows(
+def row_states(
     model: Any,
     rows: Sequence[ScoredRow],
     *,
@@ -74,35 +74,51 @@ def score_rows(
     max_tokens: int,
     layout: str = "rows",
     device: Any = "cpu",
-) -> list[Tensor]:
-    """The log-prob of each token of each row, without a gradient; "tree" computes the rows' common
-    prefix once.
-
-    Shapes: N tokens of all rows.
-    """
+) -> Tensor:
+    """The hidden states (N, D) that predict the tokens of all rows; "tree" computes the rows'
+    common prefix once."""
     if layout == "tree":
         plan = Forest.grow([row.ids for row in rows]).over(range(len(rows)))
         places = [
             plan.packed(number)[torch.tensor(row.positions, dtype=torch.long) - 1]
             for number, row in enumerate(rows)
         ]
-        hidden_ND = tree_hidden(model, plan)[torch.cat(places).to(device)]
-    else:
-        lengths_B = torch.tensor([len(row.ids) for row in rows])
-        ids_BT = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(row.ids) for row in rows], batch_first=True, padding_value=pad_id
-        )
-        hidden_ND = sliced_predictors(
-            model,
-            ids_BT.to(device),
-            lengths_B.to(device),
-            row_N=torch.tensor([n for n, row in enumerate(rows) for _ in row.positions]).to(device),
-            position_N=torch.tensor([p for row in rows for p in row.positions]).to(device),
-            max_tokens=max_tokens,
-        )
-    ids_N = torch.tensor([i for row in rows for i in row.token_ids], device=device)
+        return tree_hidden(model, plan)[torch.cat(places).to(device)]
+    lengths_B = torch.tensor([len(row.ids) for row in rows])
+    ids_BT = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row.ids) for row in rows], batch_first=True, padding_value=pad_id
+    )
+    return sliced_predictors(
+        model,
+        ids_BT.to(device),
+        lengths_B.to(device),
+        row_N=torch.tensor([n for n, row in enumerate(rows) for _ in row.positions]).to(device),
+        position_N=torch.tensor([p for row in rows for p in row.positions]).to(device),
+        max_tokens=max_tokens,
+    )
+
+
+def score_states(model: Any, rows: Sequence[ScoredRow], hidden_ND: Tensor) -> list[Tensor]:
+    """The log-probs of the tokens of each row, from `row_states`."""
+    ids_N = torch.tensor([i for row in rows for i in row.token_ids], device=hidden_ND.device)
     logp_N = fused_logprobs(hidden_ND, head_of(model), ids_N)
     return list(logp_N.split([len(row.token_ids) for row in rows]))
+
+
+def trial_row(
+    example: TrainingExample, view: HintView, inserted: tuple[int, ...], *, upto: int | None = None
+) -> ScoredRow:
+    """The context, some inserted ids (or none), and the message: its tokens (before position
+    `upto` of the example, if given) are scored, then its decisions."""
+    ids = example.ids[: view.at] + inserted + example.ids[view.at : view.span[1]]
+    shift = len(inserted)
+    decisions = decision_row(ids, view.decisions, shift=shift)
+    positions = [p + shift for a, b in view.spans for p in range(a, b) if upto is None or p < upto]
+    return ScoredRow(
+        ids=ids,
+        positions=(*positions, *decisions.positions),
+        token_ids=(*(ids[p] for p in positions), *decisions.token_ids),
+    )
 
 
 def decision_row(

@@ -34,11 +34,11 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.audit_names import ALL, MEASURE
 from composer_replication.evaluation.decision_lift import (
-    ScoredRow,
     SiteDecision,
-    decision_row,
     log_odds,
-    score_rows,
+    row_states,
+    score_states,
+    trial_row,
 )
 from composer_replication.evaluation.power import values_needed
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
@@ -286,8 +286,8 @@ def _score_site(
     example, view = context.example, context.view
     inserted = [(), view.hint_ids, *(donor.view.hint_ids for donor in donors)]
     inserted += [neutral_ids] if neutral_ids else []
-    rows = [_trial_row(example, view, ids) for ids in inserted]
-    logps = score_rows(model, rows, **options)
+    rows = [trial_row(example, view, ids) for ids in inserted]
+    logps = score_states(model, rows, row_states(model, rows, **options))
     messages = [float(logp_N[: len(view.target_ids)].mean()) for logp_N in logps]
     odds = [log_odds(logp_N[len(view.target_ids) :], view.decisions) for logp_N in logps]
     num_donors = len(donors)
@@ -316,19 +316,6 @@ def _score_site(
         shuffled=sum(messages[2 : 2 + num_donors]) / num_donors,
         others=view.others,
         decisions=decisions,
-    )
-
-
-def _trial_row(example: TrainingExample, view: HintView, hint_ids: tuple[int, ...]) -> ScoredRow:
-    """The context, a hint (or none), and the message: its tokens are scored, then its decisions."""
-    ids = example.ids[: view.at] + hint_ids + example.ids[view.at : view.span[1]]
-    shift = len(hint_ids)
-    decisions = decision_row(ids, view.decisions, shift=shift)
-    positions = [p + shift for a, b in view.spans for p in range(a, b)]
-    return ScoredRow(
-        ids=ids,
-        positions=(*positions, *decisions.positions),
-        token_ids=(*view.target_ids, *decisions.token_ids),
     )
 
 
