@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from composer_replication.cli.build_text import FEW_LOST_CALLS, MAX_LOST_CALLS, lost_calls
+from composer_replication.cli.build_lost_calls import FEW_LOST_CALLS, MAX_LOST_CALLS, lost_calls
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Session, ToolCall

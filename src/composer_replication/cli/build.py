@@ -8,10 +8,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.build_lost_calls import (
+    lost_calls,
+    messages_with_calls,
+    say_lost_calls,
+)
 from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import (
     Refused,
-    lost_calls,
     lost_channel,
     note_refused,
     show_build,
@@ -42,7 +46,6 @@ from composer_replication.tokens.artefact import (
 )
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.split import is_held_out
 
 
 def build_command(*, common: Common = Common()) -> int:
@@ -93,6 +96,7 @@ def build_command(*, common: Common = Common()) -> int:
     }
     show_build(job, renderer, report, split)
     value["evaluable"] = say_evaluable(job, renderer, held_out)
+    say_lost_calls(job, renderer, report)
     say_gate(job, kinds)
     if job.preferences in inputs:
         job.screen.line(
@@ -120,9 +124,7 @@ def _refused(
     report: BuildReport,
 ) -> Refused | None:
     """Why the build is refused, with settings that were tried and avoid it; None if it is not."""
-    if (
-        problem := lost_calls(renderer, report, of=_messages_with_calls(job, held_out))
-    ) is not None:
+    if (problem := lost_calls(renderer, report, of=messages_with_calls(job, held_out))) is not None:
         return Refused(error=problem)
     if (problem := lost_channel(job.config, report)) is None:
         return None
@@ -135,16 +137,6 @@ def _refused(
             fix = f"this was tried, and works: {job.command('build')} {flags}\nor {problem.fix}"
             return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)
     return Refused(error=problem)
-
-
-def _messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
-    """The number of messages with calls in the sessions that are not held out."""
-    return sum(
-        bool(turn.calls)
-        for session in read_sessions(job.sessions)
-        if not is_held_out(session, settings=held_out)
-        for _, turn in session.assistant_turns()
-    )
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:

@@ -17,9 +17,6 @@ from composer_replication.tokens.artefact import META, BuildReport
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import MIN_REPOSITORIES
 
-MAX_LOST_CALLS, FEW_LOST_CALLS = 0.01, 3
-"""A build is refused if the template cannot write more than this share of the messages with calls,
-and at least so many of them; fewer are counted and shown."""
 _LOST = ("template", "not_insertable", "too_long", "evidence_lost")
 _WAYS = {
     "template": "set student.template to a family that can write what these sessions hold",
@@ -77,22 +74,6 @@ def note_refused(examples: Path, refused: Refused) -> None:
             "refused": {"what": refused.error.what, "flags": refused.flags},
         },
     )
-
-
-def lost_calls(renderer: Renderer, report: BuildReport, *, of: int) -> DataError | None:
-    """The error of a build whose template cannot write the calls of `of` messages, or None."""
-    lost = report.skipped.get("content/lost_calls", 0)
-    if lost < FEW_LOST_CALLS or lost <= MAX_LOST_CALLS * of:
-        return None
-    return DataError(
-        f"the {_template_name(renderer)} cannot write {lost} of {of} messages with calls",
-        where="skipped.jsonl has each",
-        fix=renderer.way_out(),
-    )
-
-
-def _template_name(renderer: Renderer) -> str:
-    return f"template {renderer.family.name}" if renderer.family else "tokenizer's own template"
 
 
 def lost_channel(config: Config, report: BuildReport) -> DataError | None:
@@ -168,12 +149,6 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
         screen.line(
             f" views    {joined}; by tokens they weigh as {report.effective_views:g} equal ones"
             " (train.hint.mean)"
-        )
-    if lost := report.skipped.get("content/lost_calls", 0):
-        screen.line(
-            f" template the {_template_name(renderer)} cannot write {lost} messages with calls,"
-            " which are left out",
-            style="yellow",
         )
     if report.skipped:
         screen.line("\n left out, by channel and reason (skipped.jsonl has each):")

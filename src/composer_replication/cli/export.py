@@ -18,6 +18,8 @@ from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import move_into_place, scratch_folder, write_text
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.model_files import model_kind
 from composer_replication.report.card import model_card
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
 
@@ -69,7 +71,7 @@ def export_command(
         return job.finish({"form": form, "steps": player.steps, "folder": str(target)}, wrote=wrote)
     with scratch_folder(target) as scratch:
         facts = write_student(player, form=form, folder=scratch, texts=_trained_texts(job, folder))
-        base = player.config.student.model
+        base = base_model(player.config.student)
         rank = player.config.student.lora.rank
         commands = serve_commands(
             target, form=form, base=base, family=facts["family"], rank=rank, name=name
@@ -114,9 +116,11 @@ def _form(player: Player, *, adapter: bool) -> str:
             where="--adapter",
             fix="leave --adapter out",
         )
-    if student.model == TINY:
+    if model_kind(base_model(student)) in ("tiny", "gguf"):
         raise ConfigError(
-            "the tiny student's base is made on the spot and lies nowhere",
+            "the tiny student's base is made on the spot and lies nowhere"
+            if student.model == TINY
+            else "the base was de-quantised from a GGUF file and lies in no folder",
             where="--adapter",
             fix="export it --merged",
         )

@@ -13,6 +13,7 @@ from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.data.sites.summary import UNKNOWN
+from composer_replication.models.adapter_folder import base_model
 from composer_replication.report.card import Card
 from composer_replication.report.evaluation_section import read_evaluation
 from composer_replication.report.logs_view import read_logs
@@ -34,8 +35,8 @@ def card_of(
     commands: list[tuple[str, str]],
 ) -> Card:
     view = run_view(run.path)
-    base = player.config.student.model
-    is_local = base == TINY or Path(base).is_dir()
+    base = base_model(player.config.student)
+    is_local = base == TINY or Path(base).exists()
     return Card(
         name=view["id"],
         base=Path(base).name if is_local else base,
@@ -56,7 +57,11 @@ def card_of(
         evaluations=_evaluations(run),
         commands=commands,
         versions=view["versions"],
-        notes=[*facts["notes"], f"checkpoint of step {player.steps}; the run is {view['state']}"],
+        notes=[
+            *facts["notes"],
+            *([f"the start: {weights}"] if (weights := run.info().get("weights")) else []),
+            f"checkpoint of step {player.steps}; the run is {view['state']}",
+        ],
     )
 
 

@@ -13,7 +13,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.trace import Session, ToolCall
-from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.hf import load_tokenizer, student_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import is_held_out
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
@@ -27,7 +27,7 @@ def make_tokenizer(config: Config, sessions: Path) -> Any:
     """The model's tokenizer; for the tiny student, one trained on the sessions not held out."""
     need("transformers", extra="train")
     if config.student.model != TINY:
-        return load_tokenizer(config.student.model)
+        return student_tokenizer(config.student)
     training = (s for s in read_sessions(sessions) if not is_held_out(s, settings=config.held_out))
     return train_tiny_tokenizer(_up_to(_texts(training), TOTAL_CHARS))
 

@@ -13,10 +13,17 @@ from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
-from composer_replication.cli.train_data import load_examples, tokenizer_of, with_built_split
+from composer_replication.cli.train_data import (
+    load_examples,
+    tokenizer_of,
+    with_built_split,
+    with_own_adapter,
+)
 from composer_replication.cli.train_run import finish_dry, new_run, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
+from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.plan import check_train_plan
 
@@ -40,6 +47,7 @@ def train_command(
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
+    job = with_own_adapter(job)
     live = bool(job.config.rollouts.env)
     tokenizer = tokenizer_of(job)
     data = (
@@ -83,12 +91,16 @@ def train_command(
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
 
-    job.screen.line(f" loading  the student {config.student.model}", style="dim")
+    weights = said_of_gguf(base_model(config.student), dtype=config.student.dtype)
+    job.screen.line(
+        f" loading  the student {config.student.model}{f' ({weights})' if weights else ''}",
+        style="dim",
+    )
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
     run, step = (
         resumed
         if resumed is not None
-        else (shared_run(lambda: new_run(job, data, name, sources)), None)
+        else (shared_run(lambda: new_run(job, data, name, sources, weights=weights)), None)
     )
     launch: Launch = {
         "resume": resumed is not None,

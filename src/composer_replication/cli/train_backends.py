@@ -11,7 +11,9 @@ from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.train_text import show_event
 from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import RunDir
+from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
 
@@ -30,6 +32,13 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
         from composer_replication.training.backends._compat import require_trl
         from composer_replication.training.backends.trl_settings import check_hosted
 
+        if model_kind(config.student.model) == "adapter":
+            raise ConfigError(
+                "TRL takes the base without its adapter for the reference, so a run cannot go on"
+                " from an adapter",
+                where="train.backend",
+                fix="use the reference trainer, or merge the adapter first: export --merged",
+            )
         require_trl()
         check_hosted(config, pairs=data.pairs)
     if ":" not in config.rollouts.env:

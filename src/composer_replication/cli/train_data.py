@@ -10,8 +10,9 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import built_tokenizer, student_renderer
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError
+from composer_replication.models.adapter_folder import with_adapter
 from composer_replication.tokens.artefact import Dataset, load_dataset
-from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.hf import student_tokenizer
 
 
 def with_built_split(job: Job, data: Dataset) -> Job:
@@ -26,21 +27,31 @@ def with_built_split(job: Job, data: Dataset) -> Job:
     return replace(job, loaded=loaded)
 
 
+def with_own_adapter(job: Job) -> Job:
+    """The job with the rank and alpha of the adapter that it goes on from, if student.model is one.
+
+    So the run's settings say what is trained, and resuming, evaluation and export need not ask.
+    """
+    student = with_adapter(job.config.student)
+    loaded = replace(job.loaded, config=job.config.model_copy(update={"student": student}))
+    return replace(job, loaded=loaded)
+
+
 def tokenizer_of(job: Job) -> Any:
     """The tokenizer that `build` used; the model's own if nothing was built for live rollouts."""
     model = job.config.student.model
     if job.config.rollouts.env and model != TINY and not job.examples.is_dir():
-        return load_tokenizer(model)
+        return student_tokenizer(job.config.student)
     return built_tokenizer(job.examples, build_command=job.command("build"))
 
 
 def load_examples(job: Job, tokenizer: Any) -> Dataset:
     """Load the examples; raises DataError if they were built for another student or tokenizer."""
     wanted = job.config.student.model
-    student_tokenizer = tokenizer if wanted == TINY else load_tokenizer(wanted)
+    model_tokenizer = tokenizer if wanted == TINY else student_tokenizer(job.config.student)
     data = load_dataset(
         job.examples,
-        tokenizer_sha256=student_renderer(student_tokenizer, job.config).codec.sha256(),
+        tokenizer_sha256=student_renderer(model_tokenizer, job.config).codec.sha256(),
     )
     check_not_forgotten(job, data)
     if data.meta["student"] != wanted:

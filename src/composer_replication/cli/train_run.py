@@ -19,8 +19,13 @@ from composer_replication.core.rundir import LAUNCH, RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
-def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
-    """Make a run folder with the settings, the command line and the hashes of its inputs."""
+def new_run(
+    job: Job, data: Dataset, name: str, sources: tuple[Path, ...], *, weights: str
+) -> RunDir:
+    """Make a run folder with the settings, the command line and the hashes of its inputs.
+
+    `weights` says where the student's weights come from, e.g. "Q4_1, de-quantised to float32".
+    """
     make_work(job.work)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
@@ -45,6 +50,7 @@ def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> Ru
         seed=seed,
         inputs=inputs,
         name=name,
+        about={"weights": weights} if weights else {},
     )
 
 

@@ -269,11 +269,12 @@ def create_run(
     seed: int,
     inputs: Iterable[tuple[Path, int]] = (),
     name: str = "",
+    about: Mapping[str, str] | None = None,
 ) -> RunDir:
     """Make a new run folder under `runs` and point runs/latest at it.
 
     Without a name the folder is named by the date and a letter: 2026-11-20-a, -b, ... `inputs` are
-    (file, rows). Raises DataError if `name` is taken.
+    (file, rows); `about` are further facts of run.json. Raises DataError if `name` is taken.
     """
     if not runs.parent.exists():
         make_work(runs.parent)
@@ -296,6 +297,7 @@ def create_run(
             "started": _now(),
             "ended": None,
             "attempts": 0,
+            **(about or {}),
             **_provenance(),
         },
     )

@@ -1,4 +1,4 @@
-"""Any causal language model as the student: "tiny", a folder or a hub name.
+"""Any causal language model as the student: "tiny", a folder, a hub name, a GGUF file, an adapter.
 
     student = load_student(config.student, tokenizer=load_tokenizer(folder), seed=config.seed)
     student.model, student.num_parameters, student.num_trainable
@@ -10,13 +10,23 @@ it must be the one that `build` used.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from composer_replication.core.config.student_settings import TINY, StudentSettings
 from composer_replication.core.errors import ConfigError, first_line, need
+from composer_replication.models.adapter_folder import (
+    ADAPTER,
+    base_model,
+    lora_fields,
+    with_adapter,
+)
 from composer_replication.models.forward import check_projection
+from composer_replication.models.gguf_file import load_gguf
+from composer_replication.models.load_adapter import load_adapter
+from composer_replication.models.model_files import model_kind
 from composer_replication.models.tiny import make_tiny
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,12 +39,16 @@ hasty "y" would be enough."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
-    """The model that is trained, its tokenizer, and its name; `lora` = only adapters train."""
+    """The model that is trained, its tokenizer, and its name; `lora` = only adapters train.
+
+    `began_as_adapter`: the adapters are those of a folder, so the start is not the base alone.
+    """
 
     name: str
     model: Any
     tokenizer: Any
     lora: bool = False
+    began_as_adapter: bool = False
 
     @property
     def num_parameters(self) -> int:
@@ -52,7 +66,10 @@ class Student:
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
 
 
-_FIX_NAME = 'give a folder written by save_pretrained, a hub name you can reach, or "tiny"'
+_FIX_NAME = (
+    'give a folder written by save_pretrained, a GGUF file, a hub name you can reach, or "tiny";'
+    " `recompose model check` says more"
+)
 
 
 def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Student:
@@ -61,10 +78,12 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
     Raises ConfigError for a name that cannot be loaded, and for a tokenizer with more tokens than
     the model embeds.
     """
+    settings = with_adapter(settings)
+    is_adapter = model_kind(settings.model) == "adapter"
     model = (
         make_tiny(tokenizer, seed=seed).to(DTYPES[settings.dtype])
         if settings.model == TINY
-        else _from_pretrained(settings)
+        else _from_pretrained(base_model(settings), settings)
     )
     rows = model.get_input_embeddings().weight.shape[0]
     if surplus := _tokens_without_a_row(tokenizer, rows):
@@ -75,8 +94,14 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
     check_projection(model)
     if settings.lora.rank:
         model = _with_lora(model, settings, seed=seed)
+    if is_adapter:
+        load_adapter(model, Path(settings.model) / ADAPTER)
     return Student(
-        name=settings.model, model=model, tokenizer=tokenizer, lora=settings.lora.rank > 0
+        name=settings.model,
+        model=model,
+        tokenizer=tokenizer,
+        lora=settings.lora.rank > 0,
+        began_as_adapter=is_adapter,
     )
 
 
@@ -97,30 +122,42 @@ def _tokens_without_a_row(tokenizer: Any, rows: int) -> int:
     return sum(i >= rows and i not in never for i in tokenizer.get_vocab().values())
 
 
-def _from_pretrained(settings: StudentSettings) -> Any:
+def _from_pretrained(name: str, settings: StudentSettings) -> Any:
+    """The model of a folder, hub name or GGUF file; `settings` say what it is for."""
     transformers = need("transformers", extra="train")
     transformers.utils.logging.disable_progress_bar()  # a library must not draw on the terminal
+    dtype = DTYPES[settings.dtype]
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            settings.model, dtype=DTYPES[settings.dtype], **NO_CODE
-        )
+        if model_kind(name) == "gguf":
+            return load_gguf(Path(name), dtype=dtype)
+        return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **NO_CODE)
+    except ConfigError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
+        is_base = name != settings.model
         raise ConfigError(
-            f"cannot load {settings.model!r}: {first_line(error)}",
-            where="student.model",
-            fix=_FIX_NAME,
+            f"cannot load {name!r}{', the base of the adapter' if is_base else ''}:"
+            f" {first_line(error)}",
+            where=settings.model if is_base else "student.model",
+            fix="give the base model in student.base: a folder, a GGUF file or a hub name"
+            if is_base
+            else _FIX_NAME,
         ) from error
 
 
 def _with_lora(model: Any, settings: StudentSettings, *, seed: int) -> Any:
     """The model with adapters on every linear layer except the head; they start as no change."""
     peft = need("peft", extra="train")
-    config = peft.LoraConfig(
-        r=settings.lora.rank,
-        lora_alpha=settings.lora.alpha,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
+    fields = (
+        lora_fields(Path(settings.model))
+        if model_kind(settings.model) == "adapter"
+        else {
+            "r": settings.lora.rank,
+            "lora_alpha": settings.lora.alpha,
+            "target_modules": "all-linear",
+        }
     )
+    config = peft.LoraConfig(**fields, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

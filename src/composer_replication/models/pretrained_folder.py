@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from composer_replication.core.errors import DamagedError, DataError, need
+from composer_replication.core.errors import need
+from composer_replication.models.adapter_folder import ADAPTER
+from composer_replication.models.load_adapter import check_all_fit, load_adapter, read_tensors
 from composer_replication.models.load_student import Student
 
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 def save_student(student: Student, folder: Path) -> None:
@@ -74,35 +75,13 @@ def load_weights(student: Student, folder: Path) -> None:
     Raises DataError unless all of them fit.
     """
     path = folder / (ADAPTER if student.lora else WEIGHTS)
-    tensors = read_tensors(path)
     if student.lora:
-        from peft import set_peft_model_state_dict
-
-        outcome = set_peft_model_state_dict(student.model, tensors)
-        missing_keys = [name for name in outcome.missing_keys if "lora_" in name]
-    else:
-        outcome = student.model.load_state_dict(tensors, strict=False)
-        missing_keys = sorted({name for name, _ in student.model.named_parameters()} - set(tensors))
-    if missing_keys or outcome.unexpected_keys:
-        first = (missing_keys or outcome.unexpected_keys)[0]
-        raise DataError(
-            f"the checkpoint is of another model: {first} does not fit",
-            where=str(path),
-            fix="resume with the run's own student",
-        )
-
-
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file; raises DamagedError if it is missing or incomplete."""
-    try:
-        return load_file(str(path))
-    except (OSError, SafetensorError) as error:
-        problem = (
-            f"{path.name} cannot be read: {error}" if path.exists() else f"{path.name} is missing"
-        )
-        raise DamagedError(
-            problem, where=str(path.parent), fix="go on from another checkpoint"
-        ) from error
+        load_adapter(student.model, path)
+        return
+    tensors = read_tensors(path)
+    outcome = student.model.load_state_dict(tensors, strict=False)
+    missing_keys = sorted({name for name, _ in student.model.named_parameters()} - set(tensors))
+    check_all_fit(missing_keys, outcome.unexpected_keys, path=path)
 
 
 def weights_sha256(model: Any) -> str:

@@ -23,26 +23,43 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.errors import ConfigError, RenderError, first_line, need
+from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.example import Span
+from composer_replication.tokens.gguf_tokenizer import gguf_tokenizer
 
 # The cache of encoded runs is cleared beyond this many characters: about one very long session.
 _MEMO_CHARS = 32 * 2**20
 _PRIVATE = range(0xE000, 0xF8FF)
 
 
+def student_tokenizer(settings: StudentSettings) -> Any:
+    """The tokenizer of the student's model; an adapter's folder without one has its base's."""
+    folder = Path(settings.model)
+    if model_kind(settings.model) == "adapter" and not (folder / "tokenizer.json").is_file():
+        return load_tokenizer(base_model(settings))
+    return load_tokenizer(settings.model)
+
+
 def load_tokenizer(name_or_folder: str) -> Any:
-    """The tokenizer of a folder or hub name; raises ConfigError with the reason if there is none.
+    """The tokenizer of a folder, hub name or GGUF file; raises ConfigError if there is none.
 
     Example: load_tokenizer("Qwen/Qwen3-4B-Instruct-2507"); a folder needs tokenizer.json and
     tokenizer_config.json.
     """
     transformers = need("transformers", extra="train")
     try:
+        if model_kind(name_or_folder) == "gguf":
+            return gguf_tokenizer(Path(name_or_folder))
         # Python code in the folder is never run
         return transformers.AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)
+    except ConfigError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"no tokenizer can be loaded from {name_or_folder!r}: {first_line(error)}",

@@ -1,7 +1,8 @@
 """The models that score without gradient: the hint teacher and the reference of DPO.
 
-"frozen" is the student as it was at the start of the run: LoRA with its adapters off, else a copy
-made before the first step. "live" is the student as it is now. "ema" is a slow average of the
+"frozen" is the student as it was at the start of the run: LoRA with its adapters off (a copy of
+them, if they are those of an adapter that the run goes on from), else a copy made before the first
+step. "live" is the student as it is now. "ema" is a slow average of the
 trained weights: a copy of the start that moves a little towards the student after each optimiser
 step, kept in float32, because bfloat16 would round the small moves away. With LoRA, the adapters' A
 and B are averaged on the student's base weights, so only the adapters take memory twice; the
@@ -125,6 +126,8 @@ def live_reference(student: Student) -> Reference:
 def frozen_reference(student: Student) -> Reference:
     """The weights at the start of the run; call it before the first step and before a checkpoint is
     loaded."""
+    if student.began_as_adapter:
+        return Reference(_with_own_adapters(student)[0].requires_grad_(False), adapters=True)
     if student.lora:
         return Reference(student.model, adapters=False)
     return Reference(copy.deepcopy(student.model).eval().requires_grad_(False), adapters=True)
@@ -133,17 +136,22 @@ def frozen_reference(student: Student) -> Reference:
 def averaged_reference(student: Student, *, ema: float) -> Reference:
     """A slow average that starts at the current weights; with LoRA it shares the student's base and
     has its own adapters."""
-    shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
-    model = copy.deepcopy(
-        student.model, dict(shared)
-    ).eval()  # weights in the memo are shared, not copied
-    moving = {name: p for name, p in model.named_parameters() if id(p) not in shared}
+    model, moving = _with_own_adapters(student)
     for parameter in moving.values():
         parameter.requires_grad_(False)
         parameter.data = parameter.data.float()
     if not student.lora:
         model.float()  # buffers too
     return Reference(model, adapters=True, ema=ema, moving=moving)
+
+
+def _with_own_adapters(student: Student) -> tuple[Any, dict[str, Tensor]]:
+    """A copy of the student in eval mode, and its own weights: with LoRA the base is shared."""
+    shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
+    model = copy.deepcopy(
+        student.model, dict(shared)
+    ).eval()  # weights in the memo are shared, not copied
+    return model, {name: p for name, p in model.named_parameters() if id(p) not in shared}
 
 
 def make_references(

@@ -218,6 +218,7 @@ HARMLESS = frozenset(
     (
         # models/load_student.py never runs a model's code and reads no pickled weights
         "student.model",
+        "student.base",
         "ingest.redact_words",
         "ingest.authors",
         "build.authors",

@@ -25,8 +25,12 @@ class StudentSettings(Settings):
     """Which causal language model is trained, and in what precision."""
 
     model: str = TINY
-    """"tiny" (about 0.6M parameters, made here), a folder, or a hub name such as
-    "Qwen/Qwen3-4B-Instruct-2507"."""
+    """"tiny" (about 0.6M parameters, made here), a folder, a hub name such as
+    "Qwen/Qwen3-4B-Instruct-2507", a GGUF file (x.gguf, de-quantised), or the folder of a LoRA
+    adapter."""
+    base: str = ""
+    """The base model of an adapter's folder, if the one that adapter_config.json names is not to be
+    had: a folder, a GGUF file or a hub name."""
     template: Literal[
         "auto", "qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "chatml-tools", "llama3",
         "qwen3.5", "qwen3.5-thinking", "qwen3.6", "qwen3.6-thinking",
