@@ -674,18 +674,16 @@ def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[T
     """
     above = before[-1] if before and before[-1].role != "assistant" else None
     *first, last = above.blocks if above and above.blocks else (None,)
-    if above is None or not isinstance(last, (Text, ToolResult)):
-        framed: list[str] = []  # there is no text to add the hint to
-    elif way == "appended":
-        framed = [f"{last.text}{separator}{hint}" for separator in _SEPARATORS]
-    else:
-        framed = [f"{last.text}{front}{hint}{behind}" for front, behind in _LINES]
-        framed = framed if above.role in ("user", "tool") else []
-    if way in ("appended", "line"):
-        return [
-            [*before[:-1], replace(before[-1], blocks=(*first, replace(last, text=text)))]
-            for text in framed
+    framed: list[Text | ToolResult] = []
+    if above is not None and isinstance(last, (Text, ToolResult)):
+        frames: Sequence[tuple[str, str]] = [(separator, "") for separator in _SEPARATORS]
+        if way != "appended":
+            frames = _LINES if above.role in ("user", "tool") else ()
+        framed = [
+            replace(last, text=f"{last.text}{front}{hint}{behind}") for front, behind in frames
         ]
+    if way in ("appended", "line"):
+        return [[*before[:-1], replace(before[-1], blocks=(*first, block))] for block in framed]
     if way == "alone" and (framed or not before):
         return []
     role = "system" if way in ("message", "joined") else "user"
