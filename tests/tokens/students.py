@@ -153,7 +153,8 @@ def corpus() -> tuple[str, ...]:
 def chatml_tokenizer(*, plain: tuple[str, ...] = CHATML_PLAIN) -> Any:
     """With Qwen3's added tokens; `plain` = the first two of them for Qwen2.5, which has no token
     for tool responses and think blocks."""
-    merged = ["a == b", "</tool_response>\n<tool_response>\n", "x.\n\ny\n\n\nz\n\n\n\n"] * 50
+    # ">" and the line break behind it become one token
+    merged = [*MERGED, *["</tool_response>\n<tool_response>\n"] * 50]
     backend = train_bpe([*corpus(), *merged], vocab_size=900, special=CHATML_SPECIAL, plain=plain)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>"
@@ -164,7 +165,7 @@ def chatml_tokenizer(*, plain: tuple[str, ...] = CHATML_PLAIN) -> Any:
 def llama_tokenizer() -> Any:
     pattern = QWEN_PATTERN.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
     backend = train_bpe(
-        [*corpus(), "x.\n\n\n\nx.\n\n\n\n"], vocab_size=900, pattern=pattern, special=LLAMA_SPECIAL
+        [*corpus(), *MERGED], vocab_size=900, pattern=pattern, special=LLAMA_SPECIAL
     )
     backend.normalizer = None
     bos = "<|begin_of_text|>"

@@ -15,7 +15,7 @@ from composer_replication.tokens.messages import replace_surrogates
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import FAMILIES
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-from tests.tokens.students import chatml_tokenizer, corpus
+from tests.tokens.students import CASES, chatml_tokenizer, corpus, renderer
 
 
 def test_the_tiny_tokenizer_is_the_same_every_time_and_reads_any_text() -> None:
@@ -150,3 +150,22 @@ def test_surrogates_join_where_they_pair_and_are_counted_where_they_do_not() -> 
         "1": True,
     }
     assert notes["lone_surrogate"] == 2  # two strings were changed
+
+
+@pytest.mark.parametrize(("family", "fixture"), CASES)
+def test_every_familys_tiny_tokenizer_has_what_makes_real_ones_hard(
+    family: str, fixture: str
+) -> None:
+    """Without these, no fast test sees a fault that a real tokenizer shows: all tests of renderer,
+    dataset and hints run on them."""
+    codec = renderer(family, fixture).codec
+    # a run of line breaks is one token, as it is across the border of a header and a message
+    assert [codec.count("\n" * n) for n in (1, 2, 3)] == [1, 1, 1]
+    # a character lies in several tokens, none of which is text alone; digits stand alone
+    split = codec.encode("👩", cuts=()).ids
+    assert len(split) > 1 and codec.decode(split) == "👩" != codec.decode(split[:1])
+    assert codec.count("12345") == 5
+    # Gemma's writes another character for a space, which decoding undoes
+    backend = codec.tokenizer.backend_tokenizer
+    space = backend.normalizer.normalize_str(" ") if backend.normalizer is not None else " "
+    assert space == ("▁" if family == "gemma" else " ") and codec.normalise(" a") == " a"
