@@ -62,10 +62,7 @@ def build_command(*, common: Common = Common()) -> int:
     kinds = kept_kinds(job)
     inputs += [
         path
-        for path in (
-            *_pairs_and_anchors(job),
-            job.audit if kinds is not None else None,
-        )
+        for path in (*_pairs_and_anchors(job), job.audit if kinds is not None else None)
         if path is not None
     ]
     held_out = job.held_out()
