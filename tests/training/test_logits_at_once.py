@@ -4,6 +4,7 @@ vocabulary."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.losses import fused_sweep
 from composer_replication.models.load_student import Student
+from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import token_probe
 from composer_replication.training.reference import frozen_reference, live_reference
 from composer_replication.training.rewards import start_kl
@@ -23,8 +25,18 @@ from tests.losses.watch import Watch
 from tests.training.small_student import WordTokenizer, make_example
 
 V, D, ROWS = 4096, 8, 16
-EXAMPLES = [make_example(number, length=110, hints=22) for number in range(2)]
 LOGPROBS = [-1.0] * 120
+
+
+def long_example(number: int) -> TrainingExample:
+    """A mistaken message of 60 tokens."""
+    example = make_example(number, length=110, hints=1)
+    (view,) = example.hints
+    view = replace(view, at=48, span=(50, 110), target_ids=example.ids[50:110])
+    return replace(example, hints=(view,))
+
+
+EXAMPLES = [long_example(number) for number in range(4)]
 
 
 def student() -> Student:
