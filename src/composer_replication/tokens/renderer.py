@@ -682,6 +682,8 @@ def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[T
         framed = [f"{last.text}{front}{hint}{behind}" for front, behind in _LINES]
         framed = framed if above.role in ("user", "tool") else []
     if way in ("appended", "line"):
+        if not isinstance(last, (Text, ToolResult)):
+            return []
         return [
             [*before[:-1], replace(before[-1], blocks=(*first, replace(last, text=text)))]
             for text in framed
