@@ -23,16 +23,11 @@ from composer_replication.data.hints.seen import (
     READERS,
     known_paths_near,
 )
-from composer_replication.data.hints.writers import (
-    ALIKE_PROGRAM,
-    arguments_used,
-    logged_schema,
-    usable_tools,
-)
+from composer_replication.data.hints.tool_names import SEARCH_TOOLS, usable_tools
+from composer_replication.data.hints.writers import ALIKE_PROGRAM, arguments_used, logged_schema
 from composer_replication.data.sites.shell import shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
 
-SEARCHERS = frozenset(("Grep", "grep", "search_files"))
 _PARTIAL = ("limit", "offset")
 _CALL = Decision(part="call")
 
@@ -104,7 +99,7 @@ def _too_large(context: SiteContext) -> Decision:
         partial := tuple(name for name in _PARTIAL if name in properties)
     ):
         return Decision(part="argument", right=partial)
-    return _tool(context, _offered(context, SEARCHERS.__contains__))
+    return _tool(context, _offered(context, SEARCH_TOOLS.__contains__))
 
 
 def _arguments(context: SiteContext) -> Decision:
