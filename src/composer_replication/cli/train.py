@@ -82,7 +82,7 @@ def train_command(
         say_resume(job, *resumed)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
-            renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
+            renderer = student_renderer(tokenizer, config)
             plan["evaluable"] = say_evaluable(job, renderer, config.held_out)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     from composer_replication.models.load_student import load_student
