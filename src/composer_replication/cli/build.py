@@ -8,11 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from composer_replication.cli.build_lost_calls import (
-    lost_calls,
-    messages_with_calls,
-    say_lost_calls,
-)
+from composer_replication.cli.build_lost_calls import refused_calls, say_lost_calls
 from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import (
     Refused,
@@ -121,8 +117,9 @@ def _refused(
     report: BuildReport,
 ) -> Refused | None:
     """Why the build is refused, with settings that were tried and avoid it; None if it is not."""
-    if (problem := lost_calls(renderer, report, of=messages_with_calls(job, held_out))) is not None:
-        return Refused(error=problem)
+    refusal = refused_calls(job, renderer, report=report, held_out=held_out)
+    if refusal is not None:
+        return Refused(error=refusal)
     if (problem := lost_channel(job.config, report)) is None:
         return None
     for flags, settings in wider_windows(job.config):

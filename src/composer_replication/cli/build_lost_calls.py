@@ -15,7 +15,7 @@ MAX_LOST_CALLS, FEW_LOST_CALLS = 0.01, 3
 and at least so many of them; fewer are counted and shown."""
 
 
-def messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
+def _messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
     """The number of messages with calls in the sessions that are not held out."""
     return sum(
         bool(turn.calls)
@@ -39,6 +39,13 @@ def lost_calls(renderer: Renderer, report: BuildReport, *, of: int) -> DataError
 
 def _template_name(renderer: Renderer) -> str:
     return f"template {renderer.family.name}" if renderer.family else "tokenizer's own template"
+
+
+def refused_calls(
+    job: Job, renderer: Renderer, *, report: BuildReport, held_out: HeldOutSettings
+) -> DataError | None:
+    """`lost_calls` of the sessions of a job that are not held out."""
+    return lost_calls(renderer, report, of=_messages_with_calls(job, held_out))
 
 
 def say_lost_calls(job: Job, renderer: Renderer, report: BuildReport) -> None:

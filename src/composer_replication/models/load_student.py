@@ -26,7 +26,7 @@ from composer_replication.models.adapter_folder import (
 from composer_replication.models.forward import check_projection
 from composer_replication.models.gguf_file import load_gguf
 from composer_replication.models.load_adapter import load_adapter
-from composer_replication.models.model_files import model_kind
+from composer_replication.models.model_files import model_kind, tokens_without_a_row
 from composer_replication.models.tiny import make_tiny
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -86,7 +86,7 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
         else _from_pretrained(base_model(settings), settings)
     )
     rows = model.get_input_embeddings().weight.shape[0]
-    if surplus := _tokens_without_a_row(tokenizer, rows):
+    if surplus := tokens_without_a_row(tokenizer, rows):
         raise ConfigError(
             f"the tokenizer has {rows + surplus} tokens, the model embeds {rows}",
             where=settings.model,
@@ -103,23 +103,6 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
         lora=settings.lora.rank > 0,
         began_as_adapter=is_adapter,
     )
-
-
-def _tokens_without_a_row(tokenizer: Any, rows: int) -> int:
-    """The number of tokens beyond the model's embedding that a rendering can contain.
-
-    Text is never encoded as a special token (tokens/hf.py), so one that the chat template does not
-    write cannot occur: Gemma 3's text models come with an image token that they do not embed.
-    """
-    template = str(tokenizer.chat_template or "")
-    never = {
-        i
-        for i, token in tokenizer.added_tokens_decoder.items()
-        if token.special
-        and token.content not in template
-        and i not in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-    }
-    return sum(i >= rows and i not in never for i in tokenizer.get_vocab().values())
 
 
 def _from_pretrained(name: str, settings: StudentSettings) -> Any:

@@ -114,3 +114,20 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{file.name} holds no JSON object", where=str(file.parent))
     return value
+
+
+def tokens_without_a_row(tokenizer: Any, rows: int) -> int:
+    """The number of tokens beyond the model's embedding that a rendering can contain.
+
+    Text is never encoded as a special token (tokens/hf.py), so one that the chat template does not
+    write cannot occur: Gemma 3's text models come with an image token that they do not embed.
+    """
+    template = str(tokenizer.chat_template or "")
+    never = {
+        i
+        for i, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+        and token.content not in template
+        and i not in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    }
+    return sum(i >= rows and i not in never for i in tokenizer.get_vocab().values())

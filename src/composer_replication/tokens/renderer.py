@@ -64,7 +64,7 @@ from composer_replication.tokens.template_families import (
 # unchanged is used. A full stop and the line break behind it are one token in many vocabularies, so
 # the second begins with a space.
 _SEPARATORS = ("\n\n", " \n\n", " ")
-_PROBE = (
+PROBE_TURNS = (
     Turn(role="user", author=HARNESS, blocks=(Text("Fix it."),)),
     Turn(
         role="assistant",
@@ -211,7 +211,7 @@ class Renderer:
         """
         if self.family is None:
             try:
-                self.render(_PROBE)
+                self.render(PROBE_TURNS)
             except RenderError as error:
                 raise RenderError(
                     f"the chat template cannot write a tool call and its result: {error.what}",

@@ -1,0 +1,78 @@
+"""The findings of `model check`: a model's files, its tokenizer and its template, and refusals.
+
+Weights are not loaded: their headers say how many there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from composer_replication.cli.model_check_files import ModelCheck, check_files
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.models.adapter_folder import base_model, with_adapter
+from composer_replication.models.model_files import (
+    model_kind,
+    tokens_without_a_row,
+)
+from composer_replication.tokens.hf import added_tokens, own_template_of, student_tokenizer
+from composer_replication.tokens.renderer import PROBE_TURNS, Renderer
+from composer_replication.tokens.template_abilities import template_abilities
+from composer_replication.tokens.template_families import fitting_families, recognised_by_text
+
+
+def check_model(settings: StudentSettings) -> ModelCheck:
+    """Look at the model that the settings name; nothing of it is run, and no weight is read."""
+    check = ModelCheck(model=settings.model, kind=model_kind(settings.model))
+    if check.kind == "tiny":
+        check.notes.append("made here, with a tokenizer that `build` trains on your sessions")
+        return check
+    with check.collecting():
+        settings = with_adapter(settings)
+        base = base_model(settings)
+        if check.kind == "adapter":
+            lora = settings.lora
+            check.facts |= {"base": base, "rank": lora.rank, "alpha": lora.alpha}
+        check_files(check, base, dtype=settings.dtype)
+    with check.collecting():
+        tokenizer = student_tokenizer(settings)
+        _check_tokens(check, tokenizer)
+        _check_template(check, tokenizer, settings.template)
+    return check
+
+
+def _check_tokens(check: ModelCheck, tokenizer: Any) -> None:
+    names = ("bos_token", "eos_token", "pad_token", "unk_token")
+    check.tokens = {
+        "vocabulary": len(tokenizer),
+        "special": {name: text for name in names if (text := getattr(tokenizer, name, None))},
+    }
+    rows = check.facts.get("embedded_tokens")
+    if rows is not None and (surplus := tokens_without_a_row(tokenizer, rows)):
+        check.refuse(
+            f"the tokenizer has {rows + surplus} tokens, the model embeds {rows}",
+            "give the folder of the model's own tokenizer",
+        )
+
+
+def _check_template(check: ModelCheck, tokenizer: Any, named: str) -> None:
+    template, tokens = own_template_of(tokenizer), added_tokens(tokenizer)
+    check.template = {"families_that_fit": fitting_families(tokens), "family": "none of ours"}
+    if template:
+        check.template["own"] = asdict(template_abilities(tokenizer, template=template))
+    renderer = Renderer.for_tokenizer(tokenizer, family=named)
+    if renderer.family is not None:
+        by_text = recognised_by_text(template, tokens=tokens) is not None
+        recognised = "its text" if by_text else "what it renders"
+        check.template |= {
+            "family": renderer.family.name,
+            "recognised_by": recognised if named == "auto" else "student.template",
+            "note": renderer.family.note,
+        }
+        check.tokens["end_of_message"] = list(renderer.family.end_tokens)
+    check.template["used"] = asdict(template_abilities(tokenizer, template=renderer.template))
+    renderer.check_calls()
+    view = renderer.hint_view(
+        PROBE_TURNS, target=1, hint="Read the file first.", site_id="probe", kind="probe"
+    )
+    check.template["hint"] = view.rendering

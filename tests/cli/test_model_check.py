@@ -1,0 +1,183 @@
+"""`model check`: what is found in a model's files, and that all that would be refused is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
+from composer_replication.models.load_student import load_student
+from composer_replication.models.pretrained_folder import save_student as save_checkpoint
+from composer_replication.tokens.hf import load_tokenizer
+from tests.cli.test_template_refused import LOSES_CALLS, save_student
+from tests.cli.workspace import files, recompose
+from tests.tokens.students import chatml_tokenizer, official, tokenizer_for
+from tests.tokens.test_unknown_template import SOUND
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_student(tmp_path / "model", chatml_tokenizer(), template=official("qwen3"))
+
+
+def check(model: Path | str, *argv: str, cwd: Path, code: int) -> Any:
+    result = recompose("model", "check", str(model), *argv, "--json", cwd=cwd)
+    assert result.code == code, result.out + result.err
+    return result.value
+
+
+def refused(value: Any) -> str:
+    return "\n".join(f"{r['what']} | {r['fix']}" for r in value["refused"])
+
+
+def test_a_sound_model_is_described_and_nothing_is_written(model: Path, tmp_path: Path) -> None:
+    before = files(tmp_path)
+    value = check(model, cwd=tmp_path, code=0)
+    assert files(tmp_path) == before and value["refused"] == [] and value["kind"] == "folder"
+    weights = load_file(model / "model.safetensors")
+    count = sum(w.numel() for w in weights.values())
+    facts = value["facts"]
+    assert (facts["num_weights"], facts["dtypes"]) == (count, {"float32": count})
+    assert facts["disk_bytes"] == (model / "model.safetensors").stat().st_size
+    assert facts["memory_bytes"]["weights"] == 4 * count
+    assert facts["embedded_tokens"] == value["tokens"]["vocabulary"] == len(chatml_tokenizer())
+    assert facts["context"] == 2048 and facts["model_type"] == "llama"
+    assert value["tokens"]["special"]["eos_token"] == "<|im_end|>"
+    assert value["tokens"]["end_of_message"] == ["<|im_end|>"]
+    template = value["template"]
+    assert (template["family"], template["recognised_by"]) == ("qwen3", "its text")
+    assert template["hint"] == "message" and "qwen3-2507" in template["families_that_fit"]
+    assert template["own"]["thinking"] and not template["own"]["stable"]
+    assert not template["used"]["thinking"] and template["used"]["stable"]
+    text = recompose("model", "check", str(model), cwd=tmp_path).out
+    assert " refused  nothing" in text and "recognised by its text" in text
+    half = check(model, "--student.dtype", "bfloat16", cwd=tmp_path, code=0)
+    assert half["facts"]["memory_bytes"]["weights"] == 2 * count
+
+
+def test_templates_are_recognised_by_what_they_render_or_are_none_of_ours(
+    model: Path, tmp_path: Path
+) -> None:
+    for template, family, how in (
+        ("{#- edited -#}" + official("qwen3"), "qwen3", "what it renders"),
+        (SOUND, "none of ours", None),
+    ):
+        (model / "chat_template.jinja").write_text(template, "utf-8")
+        found = check(model, cwd=tmp_path, code=0)["template"]
+        assert (found["family"], found.get("recognised_by")) == (family, how)
+        assert found["own"]["calls"] and found["used"]["calls"] and found["used"]["results"]
+
+
+def test_a_template_without_calls_names_the_family_that_its_tokens_allow(tmp_path: Path) -> None:
+    model = save_student(tmp_path / "m", tokenizer_for("chatml-tools"), template=LOSES_CALLS)
+    value = check(model, cwd=tmp_path, code=1)
+    assert value["template"]["own"] == {
+        "system": True,
+        "late_system": True,
+        "tools": False,
+        "calls": False,
+        "results": True,
+        "thinking": False,
+        "stable": True,
+    }
+    assert value["template"]["families_that_fit"] == ["chatml-tools"]
+    assert "cannot write a tool call" in refused(value) and "chatml-tools" in refused(value)
+    named = check(model, "--student.template", "chatml-tools", cwd=tmp_path, code=0)
+    assert named["template"]["used"]["calls"] and named["template"]["used"]["tools"]
+    wrong = check(model, "--student.template", "llama3", cwd=tmp_path, code=1)
+    assert "no token '<|eot_id|>'" in refused(wrong)
+
+
+def test_a_base_model_without_a_template_names_the_families(tmp_path: Path) -> None:
+    model = save_student(tmp_path / "m", tokenizer_for("gemma"), template="")
+    value = check(model, cwd=tmp_path, code=1)
+    assert "no chat template" in refused(value) and "one of gemma" in refused(value)
+    assert check(model, "--student.template", "gemma", cwd=tmp_path, code=0)["refused"] == []
+
+
+def test_pickles_and_code_are_refused_before_anything_is_loaded(
+    model: Path, tmp_path: Path
+) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    value = check(model, cwd=tmp_path, code=1)
+    assert "its weights are pickles (pytorch_model.bin)" in refused(value)
+    (model / "pytorch_model.bin").unlink()
+    assert "no weights" in refused(check(model, cwd=tmp_path, code=1))
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    strange = config | {"model_type": "strange", "auto_map": {"AutoConfig": "code.X"}}
+    (model / "config.json").write_text(json.dumps(strange), "utf-8")
+    value = check(model, cwd=tmp_path, code=1)
+    assert "does not know the model type 'strange'; it brings code of its own" in refused(value)
+    (model / "config.json").write_text(json.dumps(config | {"model_type": "vit"}), "utf-8")
+    assert "no causal language model" in refused(check(model, cwd=tmp_path, code=1))
+
+
+def test_a_damaged_file_of_weights_is_refused(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"\xff" * 64)
+    assert "no safetensors file" in refused(check(model, cwd=tmp_path, code=1))
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(model: Path, tmp_path: Path) -> None:
+    config = json.loads((model / "config.json").read_text("utf-8")) | {"vocab_size": 300}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**config)).save_pretrained(model)
+    assert "tokens, the model embeds 300" in refused(check(model, cwd=tmp_path, code=1))
+
+
+def test_an_adapter_is_checked_with_its_base(model: Path, tmp_path: Path) -> None:
+    settings = StudentSettings(model=str(model), lora=LoraSettings(rank=2, alpha=6))
+    student = load_student(settings, tokenizer=load_tokenizer(str(model)), seed=1)
+    save_checkpoint(student, tmp_path / "adapter")
+    value = check(tmp_path / "adapter", cwd=tmp_path, code=0)
+    assert value["kind"] == "adapter" and value["facts"]["rank"] == 2
+    assert value["facts"]["base"] == str(model) and value["facts"]["num_weights"] > 0
+    model.rename(tmp_path / "moved")
+    gone = check(tmp_path / "adapter", cwd=tmp_path, code=1)
+    assert "no model of that name can be had" in refused(gone)
+    found = check(
+        tmp_path / "adapter", "--student.base", str(tmp_path / "moved"), cwd=tmp_path, code=0
+    )
+    assert found["facts"]["base"] == str(tmp_path / "moved")
+
+
+def test_what_is_not_there_is_refused_and_the_default_is_the_settings_model(
+    model: Path, tmp_path: Path
+) -> None:
+    value = check(tmp_path / "none", cwd=tmp_path, code=1)
+    assert "no model of that name can be had" in refused(value)
+    assert check("", cwd=tmp_path, code=0)["kind"] == "tiny"
+    (tmp_path / "recompose.toml").write_text(f'[student]\nmodel = "{model}"\n', "utf-8")
+    result = recompose("model", "check", "--json", cwd=tmp_path)
+    assert result.code == 0 and result.value["model"] == str(model)
+
+
+def test_a_gguf_file_that_is_none_or_cannot_be_read_here_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUX" + b"\0" * 64)
+    value = check(tmp_path / "x.gguf", cwd=tmp_path, code=1)
+    assert value["kind"] == "gguf" and "no GGUF file that can be read" in refused(value)
+    if importlib.util.find_spec("gguf") is None:
+        assert "'gguf'" in refused(value) and "[gguf]" in refused(value)
+
+
+def test_a_folder_is_checked_without_pytorch(model: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from composer_replication.cli.main import run\n"
+        f"sys.exit(run(['model', 'check', {str(model)!r}, '--json']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["template"]["family"] == "qwen3"

