@@ -100,6 +100,12 @@ def _show(
     )
     for reason, count in refused.items():
         screen.line(f" refused  {count} {reason}", style="yellow")
+    if warned := sum(report.warned for report in reports):
+        screen.line(
+            f" note     {warned} hints of your own name what was wrong or forbid it, which makes it"
+            " likelier: name the right action",
+            style="yellow",
+        )
     for report in reports if screen.verbose else ():
         for refusal in report.refused:
             screen.detail(
@@ -117,4 +123,5 @@ def _show(
         "without": dict(without),
         "refused": dict(refused),
         "left_out": left_out,
+        "warned": warned,
     }

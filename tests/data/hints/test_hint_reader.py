@@ -247,6 +247,22 @@ def test_a_hint_with_words_of_the_error_or_of_later_messages_is_refused(
     assert [refusal.reason for refusal in hint_set.refused] == [reason]
 
 
+def test_a_hint_that_forbids_is_refused(session: Session) -> None:
+    hint = "Do not guess: list the folder."
+    hint_set = written(session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2, hint=hint)]})
+    assert hint_set.hints == ()
+    assert [refusal.reason for refusal in hint_set.refused] == ["names_the_mistake"]
+
+
+def test_a_hint_that_names_the_path_of_a_known_mistake_is_refused(session: Session) -> None:
+    """Only where a rule found the mistake is it known which operand was wrong."""
+    hint = "Read src/setup.go from another folder."
+    flags = {"mistakes": [mistake(1, "c1", 2, hint=hint)]}
+    hint_set = written(session, lambda text, vote: flags, sites=(rule_site(session),))
+    assert [refusal.reason for refusal in hint_set.refused] == ["names_the_mistake"]
+    assert len(written(session, lambda text, vote: flags).hints) == 1
+
+
 def test_the_next_best_hint_is_taken_where_the_first_leaks(session: Session) -> None:
     leaks, good = (
         "Read lib/begin.go of the lib folder.",

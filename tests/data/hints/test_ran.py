@@ -98,8 +98,8 @@ def test_the_folder_is_named_where_a_projects_own_program_ran() -> None:
     got = hint(log)
     assert (
         got.text
-        == "The program that this line needs ran before in /w/web, where the project has it: run it"
-        " from there, in the same way."
+        == "Run `cd /w/web` first: the program that this line needs ran there before, in the same"
+        " way, and the project has it there."
     )
     assert got.knows == ("kind", "error_text", "commands_seen")
     same = session(
@@ -125,16 +125,19 @@ def test_the_folder_is_named_where_a_projects_own_program_ran() -> None:
     ("help_turns", "advice"),
     [
         (did("gh pr diff --help", "Usage:\n\n\n  --patch\n  --name-only"), "stands above"),
-        (did("gh pr diff --help | head -4", "Usage:\n\n\n  --patch"), "Check this program's help"),
-        (did("gh --help", "Usage:\n\n\n  pr\n  issue"), "Check this program's help"),
-        (did("git diff --help", "Usage:\n\n\n  --stat\n  -p"), "Check this program's help"),
+        (
+            did("gh pr diff --help | head -4", "Usage:\n\n\n  --patch"),
+            "Run `gh pr diff --help` first",
+        ),
+        (did("gh --help", "Usage:\n\n\n  pr\n  issue"), "Run `gh pr diff --help` first"),
+        (did("git diff --help", "Usage:\n\n\n  --stat\n  -p"), "Run `gh pr diff --help` first"),
         (
             did("gh pr diff 2 --stat 2>&1 | head", "unknown flag: --stat"),
             "was refused above already",
         ),
         (
             did("gh pr diff 2 --color 2>&1 | head", "unknown flag: --color"),
-            "Check this program's help",
+            "Run `gh pr diff --help` first",
         ),
     ],
 )
@@ -176,7 +179,7 @@ def test_branches_that_git_named_and_did_not_delete() -> None:
 @pytest.mark.parametrize(
     ("earlier_turns", "hints"),
     [
-        ((), ["List the branches with `git branch --all` before naming one."]),
+        ((), ["Run `git branch --all` first: it lists the branches by name."]),
         (did("git branch", "* main\n  release"), []),
         (did("git branch", "* main\n  feature/lgoin"), ["Branches seen so far: feature/lgoin."]),
     ],

@@ -67,7 +67,7 @@ def test_the_site_of_a_hint_its_length_its_overlap_and_what_it_knows() -> None:
         "reread",
         ("kind", "call"),
     )
-    assert "`app.py`" in got.text and "read the region" in got.text
+    assert "Read `app.py` first: copy the old text" in got.text
     assert got.num_words == len(got.text.split())
     words = got.text.lower().replace("`", " ").replace(".", " ").replace(",", " ").split()
     assert got.overlap == pytest.approx(
@@ -228,7 +228,7 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
             "Write",
             {"file_path": "/p/plan.md"},
             "File has not been read yet. Read it first",
-            "`plan.md` has to be read",
+            "Read `plan.md` first",
         ),
         (
             "Edit",
@@ -242,18 +242,18 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
             "No changes to make: old_string and new_string are exactly the same.",
             "must differ",
         ),
-        ("Edit", {"file_path": "a.go"}, "File has been modified since read", "read the region"),
+        ("Edit", {"file_path": "a.go"}, "File has been modified since read", "Read `a.go` first"),
         (
             "Read",
             {"file_path": "a.jsonl"},
             "File content (3MB) exceeds maximum allowed size",
-            "`a.jsonl` is too large",
+            "Search in `a.jsonl` first, or read only a part of it:",
         ),
         (
             "Read",
             {"file_path": "src/pkg/"},
             "EISDIR: illegal operation on a directory, read",
-            "`pkg` is a directory",
+            "list the files of `pkg`: it is a directory",
         ),
         (
             "Bash",
@@ -279,7 +279,7 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
             "Exit code 3\njq: error: syntax error",
             "syntax of the expression",
         ),
-        ("Read", {"file_path": "x.py"}, MISSING, "list the folder above it or search"),
+        ("Read", {"file_path": "x.py"}, MISSING, "list the folder above this path, or search"),
         (
             "Bash",
             {"command": "pytest 't"},
@@ -302,13 +302,13 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
             "Bash",
             {"command": "gh pr diff 1 -- a b"},
             "Exit code 1\naccepts at most 1 arg(s), received 3",
-            "usage before the call",
+            "Run `gh pr diff --help` first: it says how many",
         ),
         (
             "Bash",
             {"command": "echo 1 > out/x.txt"},
             "Exit code 1\n(eval):1: no such file or directory: out/x.txt",
-            "create the folder of `x.txt`",
+            "Run `mkdir -p` on the folder of `x.txt` first",
         ),
     ],
 )
@@ -339,19 +339,25 @@ def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, A
 @pytest.mark.parametrize(
     ("before", "advice"),
     [
-        ((), "read the region"),
+        ((), "Read `a.go` first"),
         (did(READ, SHOWN), "was read above: copy it"),
         ((*did(READ, SHOWN), *did(bash("b", "grep -n println a.go"))), "was read above: copy it"),
         ((*did(READ, SHOWN), *did(("b", "Grep", {"path": "/w/a.go"}))), "was read above: copy it"),
         ((*did(READ, SHOWN), *did(bash("b", "go test ./..."))), "was read above: copy it"),
-        (did(READ, "   900\tend of another region"), "read the region"),
+        (did(READ, "   900\tend of another region"), "Call Read on `a.go` first"),
         (
             (*did(READ, SHOWN), *did(("b", "Edit", {"file_path": "/w/a.go"}))),
-            "read again the region",
+            "Call Read on `a.go` again: copy",
         ),
-        ((*did(READ, SHOWN), *did(bash("b", "sed -i s/a/b/ a.go"))), "read again the region"),
-        ((*did(READ, SHOWN), *did(bash("b", "gofmt -w ."))), "read again the region"),
-        ((*did(READ, SHOWN), *did(bash("b", "git checkout main"))), "read again the region"),
+        (
+            (*did(READ, SHOWN), *did(bash("b", "sed -i s/a/b/ a.go"))),
+            "Call Read on `a.go` again: copy",
+        ),
+        ((*did(READ, SHOWN), *did(bash("b", "gofmt -w ."))), "Call Read on `a.go` again: copy"),
+        (
+            (*did(READ, SHOWN), *did(bash("b", "git checkout main"))),
+            "Call Read on `a.go` again: copy",
+        ),
     ],
 )
 def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(
@@ -361,7 +367,7 @@ def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(
 
 
 def test_a_brace_alone_says_nothing_about_the_region() -> None:
-    assert "read the region" in edit_after(
+    assert "Call Read on `a.go` first: copy" in edit_after(
         *did(READ, "   1\t}"), old="}\n\nreturn nothing_of_the_kind"
     )
 
@@ -390,7 +396,7 @@ def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: st
             "Read",
             {"file_path": "a.txt", "limit": 500},
             "File content (31441 tokens) exceeds maximum allowed tokens",
-            "search in it",
+            "Search in `a.txt` first, or read far fewer lines",
         ),
         (
             "Bash",
@@ -464,8 +470,7 @@ def test_an_unknown_command_names_those_that_worked() -> None:
     )
     got = report(log)
     assert [h.text for h in got.hints] == [
-        "Commands that worked so far: git, grep, ls. Check that any other is installed before"
-        " using it."
+        "Use the commands that worked so far: git, grep, ls. Run `command -v` before any other."
     ]
     assert got.hints[0].knows == ("kind", "error_text", "commands_seen")
     # nothing had worked when the first one was made
@@ -482,7 +487,7 @@ def test_a_repeated_call_is_told_where_its_answer_stands() -> None:
         calls(("b", "Read", read)),
         results(("b", "1")),
     )
-    assert "already made 3 messages above" in hint(log).text
+    assert "this call was made 3 messages above" in hint(log).text
 
 
 def test_an_unknown_ref_is_answered_with_branches_seen() -> None:
@@ -544,7 +549,7 @@ def test_a_writer_of_the_user_by_import_path_or_a_built_in_by_name() -> None:
     log = one_call("Read", {"file_path": "x.py"}, MISSING)
     got = hint(log, writers={"file_missing": f"{HERE}:mine"})
     assert (got.text, got.writer, got.knows) == ("Mind the Read rule.", f"{HERE}:mine", ("custom",))
-    assert hint(log, writers={"file_missing": "reread"}).writer == "reread"
+    assert hint(log, writers={"file_missing": "well_formed_call"}).writer == "well_formed_call"
     assert report(log, writers={"file_missing": f"{HERE}:none_at_all"}).without == {
         "file_missing": 1
     }

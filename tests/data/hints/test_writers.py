@@ -82,7 +82,10 @@ def test_fewer_lines_are_not_advised_where_they_gave_the_same_size(
 def test_of_a_whole_file_no_line_range_is_promised() -> None:
     """It may be one line: what can be done with every file is to read a part of it."""
     (text,) = after(call=("w", "Read", {"file_path": "/w/a.txt"}), text=too_large("25413 tokens"))
-    assert text == "`a.txt` is too large to read at once: search in it, or read only a part of it."
+    assert text == (
+        "Search in `a.txt` first, or read only a part of it: the whole file is too large to read at"
+        " once."
+    )
 
 
 # arguments
@@ -113,7 +116,7 @@ REFUSED = "<tool_use_error>InputValidationError: {}</tool_use_error>"
             "Grep",
             {"pattern": "(?<=a)b"},
             "regex parse error:\n look-around, including look-ahead, is not supported",
-            "no look-around",
+            "without groups that look around",
         ),
         (
             "Grep",
@@ -222,9 +225,12 @@ def test_to_list_first_is_advised_where_nobody_looked(
         " package m/cmd"
     )
     text = NOT_THERE if call[1] != "Bash" else missing
-    assert after(*before, call=call, text=text, cwd="/w") == [
-        "Before this path is used, list the folder above it or search for its name."
-    ] * hints  # fmt: skip
+    texts = after(*before, call=call, text=text, cwd="/w")
+    assert len(texts) == hints
+    assert all("first: list the folder above this path, or search for" in text for text in texts)
+    looked = {before[0].calls[0].name for text in texts if before}
+    shell = {"Bash": "Call Bash with `ls` or `find` first"}
+    assert all(text.startswith(shell.get(n, f"Call {n} first")) for n in looked for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +342,7 @@ def test_to_list_first_is_no_help_where_the_path_was_used_above(
         ((), "List the tasks or scripts"),
         (
             did(bash("a", "cd /w/web && npm run build")),
-            "ran before in /w/web, where the project defines it",
+            "Run `cd /w/web` first: this task ran there before",
         ),
         (did(bash("a", "npm run build")), ""),  # here, it seems: where, is not known
         (
@@ -395,7 +401,7 @@ ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n  
         (did(bash("a", "grep -n main a.go"), "1:func main() {"), "copy it from that result"),
         (ODD, "a character that does not show"),
         # the same characters: nothing is hidden there
-        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True)), "read again the region"),
+        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True)), "call Read on `a.go` again: copy"),
         (
             (*SPACED, *did(edit("b", OLD), NO_MATCH, True)),
             "a character that does not show, or other blanks",
@@ -408,7 +414,7 @@ ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n  
         ((*did(edit("b", OLD), NO_MATCH, True), *SHOWN), "copy it from that result"),
         (
             (*SHOWN, *did(edit("b", OLD), NO_MATCH, True), *did(edit("c", "other text"))),
-            "read again the region",
+            "call Read on `a.go` again: copy",
         ),
     ],
 )
@@ -422,16 +428,19 @@ def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -
         "File has not been read yet. Read it first before writing to it.",
         "File has been modified since read",
     )
-    assert "has to be read with" in after(call=edit("w", OLD), text=not_read)[0]
-    assert "no longer counts: read it again" in after(*SHOWN, call=edit("w", OLD), text=not_read)[0]
+    assert "Read `a.go` first" in after(call=edit("w", OLD), text=not_read)[0]
     assert (
-        "has to be read with"
+        "Call Read on `a.go` again first: what was read"
+        in after(*SHOWN, call=edit("w", OLD), text=not_read)[0]
+    )
+    assert (
+        "Call Read on `a.go` first"
         in after(
             *did(("a", "Read", {"file_path": "/w/b/a.go"})), call=edit("w", OLD), text=not_read
         )[0]
     )
     assert (
-        "has to be read with"
+        "Read `a.go` first: a file can"
         in after(*did(bash("a", "cat /w/a.go")), call=edit("w", OLD), text=not_read)[0]
     )
     switched = did(bash("s", "git checkout main"))
@@ -494,10 +503,10 @@ def test_the_text_of_an_edit_that_was_not_applied_is_not_in_the_file(
     before: tuple[Turn, ...], is_said: bool
 ) -> None:
     (text,) = after(*before, call=edit("w", "func run(args) {\n\tprintln(2)"), text=NO_MATCH)
-    assert (
-        text == "An earlier edit of `a.go` was not applied: the file still holds what stood there"
-        " before it."
-    ) == is_said
+    said = (
+        "first: an earlier edit of this file failed, so it still holds what stood there before it."
+    )
+    assert (text == f"Call Read on `a.go` {said}") == is_said
     assert "does not show" not in text
 
 

@@ -23,16 +23,19 @@ from composer_replication.data.hints.seen import (
     READERS,
     known_paths_near,
 )
+from composer_replication.data.hints.tool_names import (
+    SEARCH_TOOLS,
+    names_on_offer,
+    tools_on_offer,
+)
 from composer_replication.data.hints.writers import (
     ALIKE_PROGRAM,
     arguments_used,
     logged_schema,
-    usable_tools,
 )
-from composer_replication.data.sites.shell import shell_command
+from composer_replication.data.sites.shell import SHELL_TOOLS
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
 
-SEARCHERS = frozenset(("Grep", "grep", "search_files"))
 _PARTIAL = ("limit", "offset")
 _CALL = Decision(part="call")
 
@@ -62,23 +65,18 @@ def _tool(context: SiteContext, right: Iterable[str]) -> Decision:
     )
 
 
-def _offered(context: SiteContext, wanted: Callable[[str], bool]) -> list[str]:
-    return [tool.name for tool in usable_tools(context) if wanted(tool.name)]
-
-
 def _unknown_tool(context: SiteContext) -> Decision:
-    return _tool(context, _offered(context, lambda name: True))
+    return _tool(context, (tool.name for tool in tools_on_offer(context)))
 
 
 def _read_first(context: SiteContext) -> Decision:
-    return _tool(context, _offered(context, READERS.__contains__))
+    return _tool(context, names_on_offer(context, READERS))
 
 
 def _list_folder(context: SiteContext) -> Decision:
     """A tool that lists files; if none is on offer, a shell."""
-    listers = _offered(context, LISTERS.__contains__)
-    shells = _offered(context, lambda name: shell_command(name, {"command": "ls"}) is not None)
-    return _tool(context, listers or shells)
+    listers = names_on_offer(context, LISTERS)
+    return _tool(context, listers or names_on_offer(context, SHELL_TOOLS))
 
 
 def _path(context: SiteContext) -> Decision:
@@ -98,13 +96,13 @@ def _path(context: SiteContext) -> Decision:
 def _too_large(context: SiteContext) -> Decision:
     """A part of the file, or a search in it."""
     assert context.call is not None
-    schema = next((t for t in usable_tools(context) if t.name == context.call.name), None)
+    schema = next((t for t in tools_on_offer(context) if t.name == context.call.name), None)
     properties = _properties(schema.parameters) if schema is not None else {}
     if not set(_PARTIAL) & context.call.arguments.keys() and (
         partial := tuple(name for name in _PARTIAL if name in properties)
     ):
         return Decision(part="argument", right=partial)
-    return _tool(context, _offered(context, SEARCHERS.__contains__))
+    return _tool(context, names_on_offer(context, SEARCH_TOOLS))
 
 
 def _arguments(context: SiteContext) -> Decision:

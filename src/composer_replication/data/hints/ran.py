@@ -192,6 +192,44 @@ def help_was_shown(context: SiteContext, refused: Simple) -> bool:
     return False
 
 
+def named_commands(command: Command, error_text: str) -> list[Simple]:
+    """The simple commands of a line whose program the message names; all of them if it names
+    none."""
+    named = [
+        s
+        for s in command.simple
+        if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", error_text)
+    ]
+    return named or list(command.simple)
+
+
+def help_line(context: SiteContext) -> str:
+    """The command line that prints the help of the program that refused the mistaken call, e.g. "gh
+    pr list --help"; "" for a script, whose options are its own, and for a word of the shell."""
+    if context.command is None:
+        return ""
+    text = context.evidence.text if context.evidence else ""
+    command, subject = parse(context.command), context.subject
+    named = _with_option(command, subject) or named_commands(command, text)
+    # a path or a project's own program (`npx tsc`) is not found by its name alone
+    if len({simple.name for simple in named}) != 1 or any(
+        simple.program != simple.name or not set(simple.wrappers) <= _PLAIN_WRAPPERS
+        for simple in named
+    ):
+        return ""
+    program, *operands = _program_and_operands(named[0])
+    if program in _INTERPRETERS | _BUILTINS | _KEYWORDS or not re.fullmatch(
+        r"[A-Za-z][\w+-]*", program
+    ):
+        return ""
+    subcommands: list[str] = []
+    for word in operands[: _SUBCOMMANDS.get(program, 0)]:
+        if word == subject or not re.fullmatch(r"[a-z][\w-]*", word):
+            break
+        subcommands.append(word)
+    return " ".join((program, *subcommands, "-h" if program == "git" else "--help"))
+
+
 def was_refused_before(context: SiteContext) -> bool:
     """Whether a call in view was refused for the same option or subcommand of the same program."""
     if context.call is None or context.evidence is None:
@@ -211,16 +249,19 @@ def _refused_option(call: ToolCall, result: ToolResult) -> tuple[str, str] | Non
     verdict = malformed(command, split_exit_code(result.text)[1], hidden=not is_error(call, result))
     if verdict is None or verdict.kind != "shell_bad_option" or not verdict.subject:
         return None
+    refused_by = _with_option(command, verdict.subject)
     option = verdict.subject.lstrip("-")
-    refused_by = next(
-        (
-            s
-            for s in command.simple
-            if any(w.lstrip("-").partition("=")[0] == option for w in s.words)
-        ),
-        None,
-    )
-    return (_program_and_operands(refused_by)[0], option) if refused_by is not None else None
+    return (_program_and_operands(refused_by[0])[0], option) if refused_by else None
+
+
+def _with_option(command: Command, option: str) -> list[Simple]:
+    """The simple commands of a line that have this option or word."""
+    bare = option.lstrip("-")
+    return [
+        s
+        for s in command.simple
+        if bare and any(w.lstrip("-").partition("=")[0] == bare for w in s.words)
+    ]
 
 
 def _program_and_operands(simple: Simple) -> list[str]:

@@ -36,6 +36,7 @@ from composer_replication.data.hints.leak import (
     find_leak,
     grams,
 )
+from composer_replication.data.hints.mistaken import named_operand, prohibition
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
 from composer_replication.data.hints.seen import known_paths_near, track_places
@@ -63,7 +64,7 @@ KNOWN_KINDS = frozenset(
 class Refusal:
     """A hint that was written but not kept, with the reason and the words that caused it.
 
-    Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call".
+    Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call", "names_the_mistake".
     Example: Refusal(site_id="s1:7:c1", kind="file_missing", writer="mine",
     reason="quotes_later_text", detail="src/b.py (turn 9)")
     """
@@ -80,13 +81,16 @@ class HintReport:
     """The hints kept, those refused, and the mistakes for which no writer had anything to say.
 
     `without` counts by kind the mistakes whose writers returned None; `left_out` the sites of other
-    categories.
+    categories. `warned` counts the kept hints of the user's own rules and writers that name the
+    mistaken operand or forbid something: a person may say "never", but it makes a model likelier to
+    do it.
     """
 
     hints: tuple[Hint, ...] = ()
     refused: tuple[Refusal, ...] = ()
     without: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    warned: int = 0
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -139,6 +143,10 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
         ),
         without=dict(sorted(without.items())),
         left_out=left_out,
+        warned=sum(
+            isinstance(checked_draft, Hint) and _is_users(draft) and bool(_named_mistake(draft))
+            for draft, checked_draft in zip(drafts, checked, strict=True)
+        ),
     )
 
 
@@ -146,7 +154,7 @@ def check_drafts(
     session: Session, drafts: Sequence[HintDraft], *, rules: Sequence[str], max_words: int
 ) -> list[Hint | Refusal]:
     """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or
-    quote what came later."""
+    quote what came later; a built-in writer or a reader may not name the mistake either."""
     occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
     arguments = argument_turns(session)
     free = grams((*_fixed_words(), *_tool_words(session), *rules))
@@ -268,7 +276,24 @@ def _refusal(
     leak = leak or find_copied_call(
         draft.text, session=context.session, site_turn=site.turn, arguments=arguments
     )
-    return refuse(leak.reason, f"{leak.words} (turn {leak.turn})") if leak else None
+    if leak is not None:
+        return refuse(leak.reason, f"{leak.words} (turn {leak.turn})")
+    named = "" if _is_users(draft) else _named_mistake(draft)
+    return refuse("names_the_mistake", named) if named else None
+
+
+def _named_mistake(draft: HintDraft) -> str:
+    """What of a hint makes the mistake likelier: its operand, or words that forbid; "" if nothing.
+
+    A schema may hold any word, so the words of a listing are read for operands alone.
+    """
+    lists = {"schema", "calls_seen", "paths_seen", "refs_seen"} & set(draft.knows)
+    return named_operand(draft.text, draft.context) or ("" if lists else prohibition(draft.text))
+
+
+def _is_users(draft: HintDraft) -> bool:
+    """Whether a person wrote the hint: a rule of theirs, or their own writer."""
+    return "rules" in draft.knows or "custom" in draft.knows
 
 
 def _fixed_words() -> list[str]:

@@ -20,6 +20,7 @@ from composer_replication.data.hints.ran import (
     commands_that_worked,
     earlier_run_folder,
     help_was_shown,
+    named_commands,
     refs_seen,
     was_refused_before,
     was_run_before,
@@ -36,14 +37,19 @@ from composer_replication.data.hints.seen import (
     was_used,
     wrong_path,
 )
+from composer_replication.data.hints.tool_names import (
+    help_action,
+    look_action,
+    read_action,
+    search_action,
+    tools_on_offer,
+)
 from composer_replication.data.sites.arguments import find_misfit
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.repeats import canonical_arguments
 from composer_replication.data.sites.shell import (
     SHELL_KEYWORDS,
-    Command,
-    Simple,
     parse,
 )
 from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED
@@ -89,8 +95,8 @@ TEMPLATES: dict[str, str] = {
     ),
     "argument_type": "In a call of {tool} the value of {name} is a plain {kind}.",
     "no_look_around": (
-        "The regular expressions of {tool} have no look-around and no back-references: match more,"
-        " and pick out of that."
+        "Write a pattern of {tool} without groups that look around or refer back: match more, and"
+        " pick out of that."
     ),
     "pattern_syntax": (
         "In a pattern of {tool} put a backslash before each bracket, brace or dot that is meant as"
@@ -100,59 +106,62 @@ TEMPLATES: dict[str, str] = {
         "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list"
         " the folder first."
     ),
-    "list_folder": "Before this path is used, list the folder above it or search for its name.",
+    "list_folder": "{look} first: list the folder above this path, or search for its name.",
     "refused_path": (
-        "This path was refused above already as missing: list the folder above it or search for its"
-        " name."
+        "{look} first: list the folder above this path, which was refused above already as missing,"
+        " or search for its name."
     ),
     "make_folder": (
-        "A file can only be written into a folder that exists: create the folder of {name} first."
+        "Run `mkdir -p` on the folder of {name} first: a file can only be written into a folder"
+        " that exists."
     ),
     "reread": (
-        "Before editing {name}, {read} the region you are about to change and copy the old text"
-        " from it exactly, blanks included."
+        "{read} {when}: copy the old text of the edit from its result exactly, blanks included."
     ),
-    "stale": "{name} has changed since it was read above: read the region again before editing it.",
+    "stale": "{read} again before the edit: the file has changed since it was read above.",
     "copy_exactly": (
         "The text to replace in {name} was read above: copy it from that result exactly, blanks"
         " included."
     ),
     "not_applied": (
-        "An earlier edit of {name} was not applied: the file still holds what stood there"
+        "{read} first: an earlier edit of this file failed, so it still holds what stood there"
         " before it."
     ),
     "copy_in_parts": (
         "A character that does not show, or other blanks, may stand in this part of {name}: replace"
         " smaller parts, each copied exactly."
     ),
-    "read_first": (
-        "{name} has to be read with the file-reading tool before it can be edited or overwritten."
-    ),
+    "read_first": "{read} first: a file can be edited or overwritten once it has been read.",
     "read_again": (
-        "What was read of {name} above no longer counts: read it again with the file-reading tool"
-        " before editing or overwriting it."
+        "{read} again first: what was read of this file above no longer counts for an edit."
     ),
     "edit_multi_match": (
         "The text you are about to replace stands in {name} more than once: include the lines"
         " around it, or replace all on purpose."
     ),
-    "edit_no_change": (
-        "The new text must differ from the old text; check whether the change to {name} is already"
-        " there."
+    "edit_multi_match_all": (
+        "The text you are about to replace stands in {name} more than once: include the lines"
+        " around it, or give replace_all the value true to replace all on purpose."
     ),
-    "too_large": "{name} is too large to read at once: search in it, or read only a part of it.",
+    "edit_no_change": (
+        "{read} first and check whether the change is already there: the new text of an edit must"
+        " differ from the old text."
+    ),
+    "too_large": (
+        "{search} first, or read only a part of it{part}: the whole file is too large to read at"
+        " once."
+    ),
     "too_large_part": (
-        "This much of {name} is too large: search in it for what is needed, or read far fewer"
-        " lines."
+        "{search} first, or read far fewer lines{part}: this much of it is too large."
     ),
     "too_large_lines": (
-        "{name} holds few lines, and long ones, so that fewer lines may not help: search for what"
-        " is needed and print only that, or cut it by characters."
+        "{search} and print only what is needed, or cut it by characters: the file holds few lines,"
+        " and long ones, so that fewer lines may not help."
     ),
-    "is_directory": "{name} is a directory: list its files instead of reading it as one.",
+    "is_directory": "{look} to list the files of {name}: it is a directory.",
     "repeated_call": (
-        "This call was already made {ago} messages above with the same arguments and nothing has"
-        " changed since: its result is in view."
+        "Use the result that is in view: this call was made {ago} messages above with the same"
+        " arguments, and nothing has changed since."
     ),
     "shell_syntax_open": (
         "Close every quote that the line opens; inside single quotes no single quote can stand."
@@ -181,40 +190,37 @@ TEMPLATES: dict[str, str] = {
         " does not need."
     ),
     "shell_unknown_command": (
-        "Commands that worked so far: {commands}. Check that any other is installed before"
-        " using it."
+        "Use the commands that worked so far: {commands}. Run `command -v` before any other."
     ),
     "ran_in": (
-        "The program that this line needs ran before in {folder}, where the project has it: run it"
-        " from there, in the same way."
+        "Run `cd {folder}` first: the program that this line needs ran there before, in the same"
+        " way, and the project has it there."
     ),
     "ran_task": (
-        "This task ran before in {folder}, where the project defines it: run it from there."
+        "Run `cd {folder}` first: this task ran there before, where the project defines it."
     ),
     "shell_keyword": (
         "A keyword of the shell comes first in its command, and assignments behind it."
     ),
-    "shell_bad_option": (
-        "Check this program's help before the call: use only options and subcommands that it lists."
-    ),
+    "shell_bad_option": "{help} first: use only options and subcommands that it lists.",
     "shell_help_shown": (
         "The help of this program stands above: use only options and subcommands that it lists."
     ),
     "shell_refused_above": (
-        "An option or subcommand of this call was refused above already: use only those that the"
-        " program's help lists."
+        "An option or subcommand of this call was refused above already.{help} Use only those that"
+        " the program's help lists."
     ),
-    "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
+    "shell_usage": "{help} first: it says how many arguments the program takes.",
     "shell_task": "List the tasks or scripts that the project defines before running one.",
     "shell_query": (
         "Check the schema of the interface before the query: use only fields and arguments that it"
         " has."
     ),
     "list_ref": (
-        "List the files of a branch or commit with `git ls-tree` before showing one of them."
+        "Run `git ls-tree --name-only` on the branch or commit first: it lists the files to show."
     ),
     "known_refs": "Branches seen so far: {refs}.",
-    "list_refs": "List the branches with `git branch --all` before naming one.",
+    "list_refs": "Run `git branch --all` first: it lists the branches by name.",
     "rules": "{rule}",
 }
 
@@ -223,22 +229,9 @@ def _fill(template: str, **values: str) -> str:
     return TEMPLATES[template].format(**values)
 
 
-def usable_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
-    """The tools on offer; of a list inferred from calls, only those of which a call has worked."""
-    session = context.session
-    if session.tools_origin != "reconstructed":
-        return session.tools
-    worked = {
-        ref.call.name
-        for ref in context.calls.values()
-        if ref.result is not None and not is_error(ref.call, ref.result)
-    }
-    return tuple(t for t in session.tools if t.name in worked)
-
-
 def available_tools(context: SiteContext) -> str | None:
     """List the names of the tools on offer."""
-    names = [t.name for t in usable_tools(context) if t.name != context.site.tool]
+    names = [t.name for t in tools_on_offer(context) if t.name != context.site.tool]
     return _fill("available_tools", tools=", ".join(names)) if names else None
 
 
@@ -350,7 +343,12 @@ def known_paths(context: SiteContext) -> str | None:
         or was_used(context)
     ):
         return None
-    return _fill("refused_path") if was_refused(context) else _fill("list_folder")
+    look = look_action(context)
+    return (
+        _fill("refused_path", look=look)
+        if was_refused(context)
+        else _fill("list_folder", look=look)
+    )
 
 
 def _is_search(context: SiteContext) -> bool:
@@ -391,6 +389,17 @@ def _name(context: SiteContext) -> str:
     return f"`{name}`" if name else "the file"
 
 
+def _read(context: SiteContext) -> str:
+    return read_action(context, _name(context))
+
+
+def _parameters(context: SiteContext) -> set[str]:
+    """The parameters of the tool: those of its schema, and those of the call."""
+    spec = next((t for t in context.session.tools if t.name == context.site.tool), None)
+    known = spec.parameters.get("properties", {}) if spec is not None else {}
+    return {*known, *(context.call.arguments if context.call is not None else ())}
+
+
 def _was_read(context: SiteContext) -> bool:
     """Whether a file tool has read or edited the file in view."""
     return resolve(wrong_path(context), context.session.cwd) in track_places(context).read
@@ -399,37 +408,40 @@ def _was_read(context: SiteContext) -> bool:
 def reread(context: SiteContext) -> str | None:
     """Advise to read the region again before editing or, if it is in view and unchanged, to copy it
     from there."""
+    read = _read(context)
     if context.site.kind == "edit_stale" and _was_read(context):
-        return _fill("stale", name=_name(context))
+        return _fill("stale", read=read)
     region = region_of(context)
     if context.site.kind == "edit_no_match" and region.edit_not_applied:
-        return _fill("not_applied", name=_name(context))
+        return _fill("not_applied", read=read)
     if context.site.kind == "edit_no_match" and region.is_shown:
         if region.has_odd_character or (region.edit_failed and region.has_other_blanks):
             return _fill("copy_in_parts", name=_name(context))
         if not region.edit_failed:
             return _fill("copy_exactly", name=_name(context))
-    return _fill("reread", name=_name(context), read="read again" if region.was_shown else "read")
+    return _fill("reread", read=read, when="again" if region.was_shown else "first")
 
 
 def read_first(context: SiteContext) -> str | None:
     """Remind that a file must be read before an edit; if it was read above, that this no longer
     counts."""
     return (
-        _fill("read_again", name=_name(context))
+        _fill("read_again", read=_read(context))
         if _was_read(context)
-        else _fill("read_first", name=_name(context))
+        else _fill("read_first", read=_read(context))
     )
 
 
 def edit_multi_match(context: SiteContext) -> str | None:
     """Advise to include more lines, or to replace all occurrences."""
+    if "replace_all" in _parameters(context):
+        return _fill("edit_multi_match_all", name=_name(context))
     return _fill("edit_multi_match", name=_name(context))
 
 
 def edit_no_change(context: SiteContext) -> str | None:
     """Remind that the old and the new text must differ."""
-    return _fill("edit_no_change", name=_name(context))
+    return _fill("edit_no_change", read=_read(context))
 
 
 def too_large(context: SiteContext) -> str | None:
@@ -437,12 +449,14 @@ def too_large(context: SiteContext) -> str | None:
     is_partial = context.call is not None and bool(
         {"limit", "offset", "pages"} & context.call.arguments.keys()
     )
-    if not is_partial:
-        return _fill("too_large", name=_name(context))
+    search = search_action(context, _name(context))
     size = _SIZE.search(context.evidence.text) if context.evidence else None
-    if size and size[1] in _refused_sizes(context):
-        return _fill("too_large_lines", name=_name(context))
-    return _fill("too_large_part", name=_name(context))
+    if is_partial and size and size[1] in _refused_sizes(context):
+        return _fill("too_large_lines", search=search)
+    part = ", with offset and limit" if {"offset", "limit"} <= _parameters(context) else ""
+    if is_partial:
+        return _fill("too_large_part", search=search, part=part)
+    return _fill("too_large", search=search, part=part)
 
 
 def _refused_sizes(context: SiteContext) -> Iterator[str]:
@@ -458,7 +472,7 @@ def _refused_sizes(context: SiteContext) -> Iterator[str]:
 
 def is_directory(context: SiteContext) -> str | None:
     """Advise to list the directory instead of reading it."""
-    return _fill("is_directory", name=_name(context))
+    return _fill("is_directory", name=_name(context), look=look_action(context))
 
 
 def repeated_call(context: SiteContext) -> str | None:
@@ -544,7 +558,7 @@ def shell_bad_option(context: SiteContext) -> str | None:
             return None  # the project defines it, but in an unknown folder
         return _fill("ran_task", folder=folder) if folder else _fill("shell_task")
     if re.search(r"^accepts .*arg\(s\)", error_text, re.MULTILINE):
-        return _fill("shell_usage")
+        return _fill("shell_usage", help=_help(context))
     command = context.command
     usage = re.search(r"^[Uu]sage: (\S+)", error_text, re.MULTILINE)
     if (
@@ -555,23 +569,17 @@ def shell_bad_option(context: SiteContext) -> str | None:
     ):
         return None  # a program in between refused it, which the line does not name
     if command is not None and was_refused_before(context):
-        return _fill("shell_refused_above")
+        line = help_action(context)
+        return _fill("shell_refused_above", help=f" {line} first." if line else "")
     if command is not None and any(
-        help_was_shown(context, simple) for simple in _named_commands(parse(command), error_text)
+        help_was_shown(context, simple) for simple in named_commands(parse(command), error_text)
     ):
         return _fill("shell_help_shown")
-    return _fill("shell_bad_option")
+    return _fill("shell_bad_option", help=_help(context))
 
 
-def _named_commands(command: Command, error_text: str) -> list[Simple]:
-    """The simple commands of a line whose program the message names; all of them if it names
-    none."""
-    named = [
-        s
-        for s in command.simple
-        if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", error_text)
-    ]
-    return named or list(command.simple)
+def _help(context: SiteContext) -> str:
+    return help_action(context) or "Check this program's help"
 
 
 def known_refs(context: SiteContext) -> str | None:
@@ -689,7 +697,7 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
             if _is_from(text, "tool_schema")
             else ("kind", "error_text", "call")
         )
-    if writer is too_large and "holds few lines" in text:
+    if writer is too_large and _is_from(text, "too_large_lines"):
         return ("kind", "error_text", "call")
     if (
         _is_from(text, "list_folder")
@@ -720,7 +728,8 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
 
 
 def _is_from(text: str, template: str) -> bool:
-    return text.startswith(TEMPLATES[template].partition("{")[0])
+    fixed = map(re.escape, re.split(r"\{\w+\}", TEMPLATES[template]))
+    return re.fullmatch(".*".join(fixed), text, re.DOTALL) is not None
 
 
 BUILT_IN: dict[str, Writer] = {writer.__name__: writer for writer in KNOWS}
