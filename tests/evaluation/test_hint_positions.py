@@ -96,8 +96,7 @@ def test_the_disturbance_is_that_of_plain_transformers(layout: str) -> None:
 def test_a_bound_on_the_sites_spreads_over_them() -> None:
     _, effects = measured("rows", max_sites=3)
     assert [e.disturbance.n for e in effects] == [3, 3, 3]
-    _, none = measured("rows", max_sites=99)
-    assert none[0].disturbance.clusters > effects[0].disturbance.clusters - 1
+    assert effects[0].disturbance.clusters == 3
 
 
 def effect(position: HintPosition, disturbance: float, lift: float | None) -> PositionEffect:
