@@ -25,7 +25,6 @@ from composer_replication.core.errors import need
 from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.plan import check_train_plan
 
 
