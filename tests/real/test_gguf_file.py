@@ -4,6 +4,7 @@ the whole way from `model check` to an exported folder (make real)."""
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def test_weights_and_tokens_are_those_of_the_folder_made_of_it(gguf: Path, logs:
     folder = cache_folder() / "folders" / "smollm2"
     tokenizer, expected = load_tokenizer(str(gguf)), load_tokenizer(str(folder))
     texts = list(dict.fromkeys(t for s in logs.sessions.values() for t in texts_of(s)))
-    assert any("     1\t" in text for text in texts)
+    assert sum(bool(re.search(r"\d\d", text)) for text in texts) > 100  # digits stand alone
     assert tokenizer(texts)["input_ids"] == expected(texts)["input_ids"]
     assert tokenizer.chat_template == expected.chat_template
     student = load_student(StudentSettings(model=str(gguf)), tokenizer=tokenizer, seed=1)
