@@ -164,7 +164,7 @@ def _effect(
         disturbances.append(float(divergence_N.sum()))
         changes.append(float((logps[1][:before] - logps[0][:before]).sum()))
         odds = [log_odds(logp_N[before:], view.decisions) for logp_N in logps]
-        lifts += [own - neutral for neutral, own in zip(odds[1], odds[2], strict=True)]
+        lifts += [hinted - neutral for neutral, hinted in zip(odds[1], odds[2], strict=True)]
     sessions = [place.example.session_id for place in places]
     return PositionEffect(
         position=position,
