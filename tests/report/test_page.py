@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -366,6 +367,29 @@ def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:
         "email 2",
     ):
         assert wanted in text, wanted
+
+
+def test_the_audit_page_shows_the_lift_of_each_kind_once_it_was_measured(tmp_path: Path) -> None:
+    fill(tmp_path, [a_session("a")], hinted=1)
+    assert "Do hints change" not in Page(audit_page(work_view(tmp_path))).text
+    interval = {"n": 9, "sessions": 4, "lift": 1.25, "low": 0.5, "high": 2.0, "needed": 6}
+    kinds = [
+        {
+            "kind": "<b>k</b>",
+            "n": 9,
+            "keeps": True,
+            "decision": interval,
+            "message": {"lift": -0.1},
+        },
+        {"kind": "other", "n": 2, "keeps": False, "decision": None, "message": {"lift": 0.2}},
+    ]
+    (tmp_path / "audit.json").write_text(json.dumps({"student": "tiny", "kinds": kinds}), "utf-8")
+    text = Page(audit_page(work_view(tmp_path))).text
+    for shown in ("Do hints change", "<b>k</b>", "+1.250", "-0.100", "kept", "not measurable"):
+        assert shown in text
+    old = [{"kind": "k", "n": 9, "keeps": True, "lift": 0.3}]
+    (tmp_path / "audit.json").write_text(json.dumps({"student": "tiny", "kinds": old}), "utf-8")
+    assert "Do hints change" not in Page(audit_page(work_view(tmp_path))).text
 
 
 def test_each_station_says_why_the_rest_did_not_go_on(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_replication.report.html import Html, document, el, join
+from composer_replication.report.html import Html, document, el, join, table
 from composer_replication.report.page import (
     MAX_BYTES,
     bar_table,
@@ -54,6 +54,8 @@ def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
         ),
         ("next", "What to do next", _next_steps(work, folder_flags)),
     ]
+    if lifts := _lifts(work["audit"] or {}):
+        sections.insert(-1, ("lift", "Do hints change the model?", lifts))
     return document(
         "audit of agent logs · recompose",
         el(
@@ -203,6 +205,41 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
         el("p", "These look like errors in a log. None of them is trained on by default."),
         bar_table(work["apart"], columns, limits=limits),
     )
+
+
+def _lifts(audit: Mapping[str, Any]) -> Html | None:
+    """The kinds of audit.json; None if there are none, or if an earlier version measured them."""
+    kinds = [k for k in audit.get("kinds", ()) if isinstance(k, Mapping) and "decision" in k]
+    if not kinds:
+        return None
+    rows = []
+    for kind in kinds:
+        decision, message = (kind.get(name) or {} for name in ("decision", "message"))
+        verdict = ("kept" if kind.get("keeps") else "weak") if decision else "not measurable"
+        rows.append(
+            [
+                str(kind.get("kind", "")),
+                str(kind.get("n", "")),
+                *(_signed(decision.get(name)) for name in ("lift", "low", "high")),
+                str(decision.get("needed") or "–"),
+                _signed(message.get("lift")),
+                verdict,
+            ]
+        )
+    head = ("kind", "sites", "lift", "low", "high", "needed", "whole message", "")
+    return join(
+        el(
+            "p",
+            "Lift: how many nats further the right hint moves the log-odds of right against wrong,"
+            " at the token that decides, than other sites' hints; needed: sites for 80 % power."
+            f" Measured by recompose hints --audit on {audit.get('student', '')}.",
+        ),
+        table(rows, head=head, numbers=range(1, 7)),
+    )
+
+
+def _signed(value: object) -> str:
+    return f"{value:+.3f}" if isinstance(value, (int, float)) else "–"
 
 
 def _next_steps(work: Mapping[str, Any], folder_flags: str) -> Html:

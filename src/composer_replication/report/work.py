@@ -134,6 +134,11 @@ def work_view(
         "hints_written": hints_file.exists() and "hints.jsonl" not in stale,
         "stale": [artefact.message for artefact in stale.values()],
         "built": meta is not None,
+        "audit": (
+            None
+            if "audit.json" in stale
+            else read_object(work / "audit.json", verb="hints --audit")
+        ),
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),
         "chains": {
