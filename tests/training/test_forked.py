@@ -16,7 +16,7 @@ from composer_replication.core.errors import AlignmentError, ConfigError, DataEr
 from composer_replication.core.trace import Segment, Text
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.dataset import build_examples
-from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.example import DecisionTokens, TrainingExample
 from composer_replication.training import forked as forked_module
 from composer_replication.training.forked import ForkSource, without_views
 from composer_replication.training.inputs import StepInputs
@@ -80,6 +80,9 @@ def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> ForkSour
 
 def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hint() -> None:
     (imported,) = examples("s1")
+    (view,) = imported.hints
+    known = DecisionTokens(site_id=view.site_id, spans=(view.span,))
+    imported = replace(imported, hints=(replace(view, decisions=(known,)),))
     live = producer("s1")
     live_step = live.step(parrot(CAT), live.fork_points([imported]), step=0)
     (example,) = live_step.examples
@@ -92,6 +95,7 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     assert (example.origin, view.origin, old.origin) == ("student", "student", "trace")
     assert example.ids[: view.span[0]] == imported.ids[: old.span[0]] and example.lm_spans == ()
     assert (view.at, view.hint_ids, view.kind) == (old.at, old.hint_ids, "unknown_tool")
+    assert view.decisions == ()  # those of the log's message are no tokens of this one
     text = renderer().codec.decode(list(example.teacher_ids(view)))
     assert "Reminder: available tools" in text and MISTAKE not in text and ERROR not in text
     assert text.index("Reminder") < text.index('"Cat"') and example.turns[-1].body == view.span
