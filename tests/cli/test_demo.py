@@ -209,6 +209,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
         "doctor": [[]],
         "init": [["-o", str(tmp_path / "other")], ["--schema"]],
         "trust": [["--list"]],
+        "model": [["check"]],
         "ingest": [[]],
         "sessions": [[]],
         "sites": [[]],

@@ -190,7 +190,7 @@ def test_a_long_session_is_windowed_and_every_message_is_trained_once() -> None:
     session = session_of(long_turns(60), tools=TOOLS)
     numbers = [i for i, t in enumerate(session.turns) if t.role == "assistant"]
     wrong = [site(session, numbers[k]) for k in (0, 20, 21, 59)]
-    items = build(session, wrong, [hint(s) for s in wrong], max_tokens=1500)
+    items = build(session, wrong, [hint(s) for s in wrong], max_tokens=1600)
     assert len(examples(items)) > 3
     assert sorted(trained_turns(items)) == [n for n in numbers if n not in {s.turn for s in wrong}]
     assert set(views(items)) == {s.id for s in wrong}

@@ -4,6 +4,7 @@ right."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from composer_replication.tokens.example import (
     example_from_json,
     example_to_json,
 )
+from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from tests.tokens.students import CASES, TOOLS, renderer, session_of
 
@@ -104,6 +106,28 @@ def test_the_fork_is_where_the_last_right_continuation_is_lost() -> None:
     assert tokens.right_ids == (right[tokens.fork],) != (ids[tokens.fork],)
     far = found(render, replace(decision, right=("lib/a.py",)), message)
     assert far is not None and far.fork is not None and far.fork < tokens.fork
+
+
+def test_a_right_text_that_is_merged_with_what_stands_before_it() -> None:
+    """The workshop's tokenizer has one token for `", "arguments": {"path": "`: right and wrong part
+    above the wrong name, and the target of train.hint.focus begins there."""
+    folder = str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student")
+    render = Renderer.for_tokenizer(load_tokenizer(folder))
+    message = replace(MESSAGE, blocks=(ToolCall("c2", "open", {"text": "a.py"}),))
+    decision = Decision(part="argument", wrong="text", right=("path",))
+    tokens = found(render, decision, message)
+    ids = body(render, message)
+    assert tokens is not None and tokens.fork is not None
+    assert "text" not in render.codec.decode([ids[tokens.fork]])
+    ((a, b),) = tokens.spans
+    assert a == tokens.fork and "text" in render.codec.decode(ids[a:b])
+    view = HintView(
+        site_id="s", kind="k", at=1, hint_ids=(5,), span=(2, 2 + len(ids)), target_ids=ids,
+        decisions=(replace(tokens, spans=((a + 2, b + 2),), fork=a + 2),),
+    )  # fmt: skip
+    whole = TrainingExample(id="e", session_id="s", ids=(0, 1, *ids), hints=(view,))
+    (narrow,) = whole.focused().hints
+    assert narrow.span == (a + 2, b + 2) and narrow.target_ids == ids[a:b]
 
 
 def test_a_missing_argument_is_missed_where_the_call_ends() -> None:

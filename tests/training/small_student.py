@@ -38,10 +38,15 @@ class WordTokenizer:
     pad_token_id: int | None = 0
     eos_token_id: int = 1
     bos_token_id: int | None = None
+    chat_template: str | None = None
+    added_tokens_decoder: dict[int, Any] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return VOCAB
+
+    def get_vocab(self) -> dict[str, int]:
+        return {f"w{i}": i for i in range(VOCAB)}
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(f"w{i}" for i in ids)

@@ -6,7 +6,8 @@
 The message is rendered again with another text in place of what was wrong. Where its text differs
 stands the wrong tool name or argument: its tokens are `spans`. With each right text the ids differ
 from some token on; the last of these is `fork`, the first token at which the message can no longer
-become right, and `right_ids` are the tokens that lead on to what is right there.
+become right, and `right_ids` are the tokens that lead on to what is right there. `spans` contain
+the fork.
 
     message  {"name": "Edit", "arguments": ...      decision: Edit is wrong, Read is right
     tokens   ... "name ": " Edit " ...              spans = that of Edit
@@ -62,8 +63,12 @@ def decision_tokens(
             fork, right_ids = _fork(renderer, message, call, decision=decision, written=written)
     except RenderError:
         return None
-    if fork is not None and decision.part == "argument" and not decision.wrong:
-        span = (fork, fork + 1)  # nothing wrong stands there: the call ends too early
+    if fork is not None:
+        if decision.part == "argument" and not decision.wrong:
+            span = (fork, fork + 1)  # nothing wrong stands there: the call ends too early
+        # right and wrong may part above the wrong text, where the right text is merged with what
+        # stands before it
+        span = (min(span[0], fork), max(span[1], fork + 1))
     return DecisionTokens(
         site_id=site_id,
         spans=((start + span[0], start + span[1]),),

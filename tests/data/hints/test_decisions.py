@@ -64,6 +64,30 @@ def test_in_place_of_an_edit_that_cannot_succeed_the_file_is_read(error: str, to
     assert found == Decision(part="tool", wrong="Edit", right=("Read",))
 
 
+def test_where_the_text_is_in_view_the_copy_was_wrong_and_not_the_tool() -> None:
+    """The hint says to copy it from above; measured as Read against Edit, it would seem to harm."""
+    wrong = {"file_path": "a.py", "old_string": "return  total", "new_string": "return 0"}
+    no_match = "<tool_use_error>String to replace not found in file.</tool_use_error>"
+    log = session(
+        human("go"),
+        calls(("c1", "Read", {"file_path": "a.py"})),
+        results(("c1", "1\treturn total")),
+        calls(("c2", "Edit", wrong)),
+        failed("c2", no_match),
+        **LOGGED,
+    )
+    assert decided(log) == Decision(part="value", argument="old_string")
+    other = session(
+        human("go"),
+        calls(("c1", "Read", {"file_path": "a.py"})),
+        results(("c1", "1\treturn other")),
+        calls(("c2", "Edit", wrong)),
+        failed("c2", no_match),
+        **LOGGED,
+    )
+    assert decided(other) == Decision(part="tool", wrong="Edit", right=("Read",))
+
+
 def test_an_unknown_tool_has_all_tools_on_offer_as_its_right_side() -> None:
     found = one("read_flie", {}, "Error: No such tool available: read_flie")
     assert found == Decision(part="tool", wrong="read_flie", right=("Read", "Edit", "Glob", "Bash"))
@@ -133,6 +157,8 @@ def test_of_kinds_without_a_right_side_only_the_part_is_known() -> None:
     multi = "<tool_use_error>Found 2 matches of the string to replace</tool_use_error>"
     arguments = {"file_path": "a.py", "old_string": "x", "new_string": "y"}
     assert one("Edit", arguments, multi) == Decision(part="value", argument="old_string")
+    theirs = {"path": "a.py", "old_str": "x", "new_str": "y"}
+    assert one("Edit", theirs, multi) == Decision(part="value", argument="old_str")
 
 
 def test_a_decision_survives_its_file_and_a_strange_one_is_named(tmp_path: Path) -> None:

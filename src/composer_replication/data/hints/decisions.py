@@ -12,11 +12,12 @@ the audit measures the log-odds of right against wrong in it (evaluation/decisio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from composer_replication.core.site import Decision
 from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.hints.ran import closest_names, commands_that_worked, refs_seen
+from composer_replication.data.hints.region import edit_argument, region_of
 from composer_replication.data.hints.seen import (
     LISTERS,
     PATH_KEYS,
@@ -137,12 +138,25 @@ def _properties(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _value(name: str) -> Callable[[SiteContext], Decision]:
+def _edit_text(which: Literal["old", "new"]) -> Callable[[SiteContext], Decision]:
+    """The old or the new text of an edit; what would be right there is not known."""
+
     def rule(context: SiteContext) -> Decision:
         assert context.call is not None
-        return Decision(part="value", argument=name) if name in context.call.arguments else _CALL
+        name = edit_argument(context.call, which)
+        return _CALL if name is None else Decision(part="value", argument=name)
 
     return rule
+
+
+def _other_text(context: SiteContext) -> Decision:
+    """Reading again; where the text to replace is in view, the copy of it was wrong, not the tool.
+
+    The hint advises the same (writers.reread).
+    """
+    if region_of(context).can_be_copied:
+        return _edit_text("old")(context)
+    return _read_first(context)
 
 
 def _in_command(context: SiteContext) -> Decision:
@@ -181,9 +195,9 @@ _ANY_CALL: dict[str, _Rule] = {
 _TOOL_CALL: dict[str, _Rule] = {
     "edit_not_read": _read_first,
     "edit_stale": _read_first,
-    "edit_no_match": _read_first,
-    "edit_multi_match": _value("old_string"),
-    "edit_no_change": _value("new_string"),
+    "edit_no_match": _other_text,
+    "edit_multi_match": _edit_text("old"),
+    "edit_no_change": _edit_text("new"),
     "file_missing": _path,
     PATH_EXPLORED: _path,
     "is_directory": _list_folder,

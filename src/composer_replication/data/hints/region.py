@@ -7,6 +7,7 @@ import posixpath
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import Literal
 
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.hints.context import SiteContext
@@ -43,6 +44,15 @@ class Region:
     has_other_blanks: bool = False
     edit_failed: bool = False
     edit_not_applied: bool = False
+
+    @property
+    def can_be_copied(self) -> bool:
+        """Whether the next edit can copy what is shown, without another read."""
+        return (
+            self.is_shown
+            and not self.edit_not_applied
+            and (self.has_odd_character or self.has_other_blanks or not self.edit_failed)
+        )
 
 
 def region_of(context: SiteContext) -> Region:
@@ -84,14 +94,20 @@ def region_of(context: SiteContext) -> Region:
     return region
 
 
+def edit_argument(call: ToolCall, which: Literal["old", "new"]) -> str | None:
+    """The name of the argument that holds the old or the new text of an edit."""
+    names = (f"{which}_string", f"{which}_str", f"{which}_text")
+    return next((name for name in names if isinstance(call.arguments.get(name), str)), None)
+
+
 def _old_text(call: ToolCall | None) -> str:
     return _text_of(call, "old") if call is not None else ""
 
 
-def _text_of(call: ToolCall, which: str) -> str:
+def _text_of(call: ToolCall, which: Literal["old", "new"]) -> str:
     """The old or the new text of an edit."""
-    keys = (f"{which}_string", f"{which}_str", f"{which}_text")
-    return next((v for k in keys if isinstance(v := call.arguments.get(k), str)), "")
+    name = edit_argument(call, which)
+    return call.arguments[name] if name is not None else ""
 
 
 def _lines_of(text: str) -> dict[str, set[str]]:

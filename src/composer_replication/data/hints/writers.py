@@ -414,11 +414,10 @@ def reread(context: SiteContext) -> str | None:
     region = region_of(context)
     if context.site.kind == "edit_no_match" and region.edit_not_applied:
         return _fill("not_applied", read=read)
-    if context.site.kind == "edit_no_match" and region.is_shown:
-        if region.has_odd_character or (region.edit_failed and region.has_other_blanks):
+    if context.site.kind == "edit_no_match" and region.can_be_copied:
+        if region.has_odd_character or region.edit_failed:
             return _fill("copy_in_parts", name=_name(context))
-        if not region.edit_failed:
-            return _fill("copy_exactly", name=_name(context))
+        return _fill("copy_exactly", name=_name(context))
     return _fill("reread", read=read, when="again" if region.was_shown else "first")
 
 
