@@ -38,6 +38,9 @@ from .code import code_sha256
 STOPPED = 3  # the exit code of a health rule: a result, not a failure
 VERBS = (("ingest",), ("sites",), ("hints", "--audit"), ("replay",), ("build",))
 _DATA = ("examples/examples.jsonl", "examples/pairs.jsonl", "anchors.jsonl")
+RECORD = (
+    "from workshop_evidence.training import record_here; import sys; record_here(*sys.argv[1:])"
+)
 TAIL = 2000
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -50,6 +53,9 @@ class Work:
     level: int
     seed: int
     student: Path
+    verbs: tuple[tuple[str, ...], ...] = VERBS
+    record: str = RECORD
+    """Python code that records the logs, with the settings file and the student as arguments."""
 
     @property
     def folder(self) -> Path:
@@ -93,13 +99,10 @@ def prepare(work: Work) -> None:
     work.folder.mkdir(parents=True)
     work.config.write_text(work.settings(), "utf-8")
     log = work.folder / "prepare.log"
-    record = (
-        "from workshop_evidence.training import record_here; import sys; record_here(*sys.argv[1:])"
-    )
     _run_child(
-        [sys.executable, "-c", record, str(work.config), str(work.student.absolute())], log=log
+        [sys.executable, "-c", work.record, str(work.config), str(work.student.absolute())], log=log
     )
-    for verb in VERBS:
+    for verb in work.verbs:
         _run_child([*_recompose(), *verb, "-c", str(work.config)], log=log)
     write_json(done_json, {"key": key})
 

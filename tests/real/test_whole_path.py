@@ -17,15 +17,19 @@ from tests.cli.workspace import recompose
 from tests.real.real_tokenizers import cache_folder
 
 pytestmark = [pytest.mark.real, pytest.mark.train]
-FAMILY = "qwen3-2507"
-"""SmolLM2's own template cannot say calls; its control tokens are those of this family."""
+MODELS = {"smollm2": "qwen3-2507", "gemma3-270m": "gemma"}
+"""Folder -> family. SmolLM2's own template cannot say calls, and its control tokens are those of
+qwen3-2507; Gemma 3 270M is a base model without a template."""
 # at this fraction one of the short sites is held out and two are trained on
 WINDOW = ("--build.max_tokens", "1024", "--held_out.by", "session", "--held_out.fraction", "0.64")
 
 
-def test_smollm2_is_trained_measured_exported_and_answers(traces_dir: Path, tmp_path: Path) -> None:
-    weights = cache_folder() / "folders" / "smollm2"
-    student = ("--student.model", str(weights), "--student.template", FAMILY, *WINDOW)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_real_model_is_trained_measured_exported_and_answers(
+    name: str, traces_dir: Path, tmp_path: Path
+) -> None:
+    weights, family = cache_folder() / "folders" / name, MODELS[name]
+    student = ("--student.model", str(weights), "--student.template", family, *WINDOW)
 
     def run(*argv: str) -> Any:
         said = recompose(*argv, "--json", cwd=tmp_path)
@@ -36,8 +40,8 @@ def test_smollm2_is_trained_measured_exported_and_answers(traces_dir: Path, tmp_
     assert run("sites")["num_mistakes"] > 20
     assert run("hints")["hints"] > 20
     built = run("build", *student)
-    assert built["renderer"]["family"] == FAMILY
-    assert built["views"] == built["views_with_evidence"] == 2 and built["longest"] <= 1024
+    assert built["renderer"]["family"] == family
+    assert built["views"] == built["views_with_evidence"] >= 2 and built["longest"] <= 1024
     lora = ("--student.lora.rank", "8", "--train.steps", "2", "--train.batch_examples", "2")
     trained = run("train", "--name", "real", *student, *lora)
     assert trained["statuses"]["lm_ce"] == trained["statuses"]["hint"] == "active"
@@ -49,7 +53,7 @@ def test_smollm2_is_trained_measured_exported_and_answers(traces_dir: Path, tmp_
 
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer.chat_template == FAMILIES[FAMILY].template
+    assert tokenizer.chat_template == FAMILIES[family].template
     ask = [{"role": "user", "content": "Which command lists the files of a folder?"}]
     prompt = tokenizer.apply_chat_template(ask, add_generation_prompt=True, return_tensors="pt")
     ids = prompt["input_ids"]
