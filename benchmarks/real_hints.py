@@ -57,7 +57,8 @@ from composer_replication.evaluation.decision_lift import (
     ScoredRow,
     decision_row,
     log_odds,
-    score_rows,
+    row_states,
+    score_states,
 )
 from composer_replication.evaluation.stats import bootstrap_mean
 from composer_replication.models.forward import scoring
@@ -239,13 +240,15 @@ def measure(
             if site_id in done:
                 continue
             names = [NONE] if bare else list(rows)
-            logps = score_rows(
+            contexts = [rows[n] for n in names]
+            hidden_ND = row_states(
                 student.model,
-                [rows[n] for n in names],
+                contexts,
                 pad_id=student.pad_id,
                 max_tokens=2 * MAX_TOKENS,
                 layout="tree",
             )
+            logps = score_states(student.model, contexts, hidden_ND)
             values = {
                 n: round(log_odds(logp_N, view.decisions)[0], 5)
                 for n, logp_N in zip(names, logps, strict=True)
