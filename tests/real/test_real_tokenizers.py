@@ -278,6 +278,7 @@ DIFFERENCES: dict[str, tuple[tuple[str, Change], ...]] = {
     "qwen3": (),
     "qwen3-thinking": (THOUGHT_TRIMMED,),
     "qwen3-2507": (),
+    "chatml-tools": (),
     "llama3": (TRIMMED, TEXT_DROPPED),
     "gemma": (CALLS_UNWRITTEN, TRIMMED),
     "gpt-oss": (FIRST_CALL, THOUGHT_DROPPED),

@@ -17,10 +17,15 @@ from tests.cli.workspace import recompose
 from tests.real.real_tokenizers import cache_folder
 
 pytestmark = [pytest.mark.real, pytest.mark.train]
-MODELS = {"smollm2": "qwen3-2507", "gemma3-270m": "gemma"}
-"""Folder -> family. SmolLM2's own template cannot say calls, and its control tokens are those of
-qwen3-2507; Gemma 3 270M is a base model without a template."""
-# at this fraction one of the short sites is held out and two are trained on
+MODELS = {
+    "smollm2": ("chatml-tools", "float32", 1e-6),
+    "gemma3-270m": ("gemma", "bfloat16", 0.02),
+}
+"""Folder -> family, precision, largest KL between the student and what was exported.
+
+SmolLM2's own template cannot say calls; Gemma 3 270M is a base model without a template, with a
+vocabulary of 262k."""
+# at this fraction one of the short sites is held out and two or more are trained on
 WINDOW = ("--build.max_tokens", "1024", "--held_out.by", "session", "--held_out.fraction", "0.64")
 
 
@@ -28,8 +33,11 @@ WINDOW = ("--build.max_tokens", "1024", "--held_out.by", "session", "--held_out.
 def test_a_real_model_is_trained_measured_exported_and_answers(
     name: str, traces_dir: Path, tmp_path: Path
 ) -> None:
-    weights, family = cache_folder() / "folders" / name, MODELS[name]
-    student = ("--student.model", str(weights), "--student.template", family, *WINDOW)
+    weights, (family, dtype, max_kl) = cache_folder() / "folders" / name, MODELS[name]
+    student = (
+        *("--student.model", str(weights), "--student.template", family, *WINDOW),
+        *("--student.dtype", dtype),
+    )
 
     def run(*argv: str) -> Any:
         said = recompose(*argv, "--json", cwd=tmp_path)
@@ -51,7 +59,7 @@ def test_a_real_model_is_trained_measured_exported_and_answers(
     assert sum(row["n"] for row in audit["kinds"]) > 0 and audit["not_built"]
     run("export", "real", "--to", "out")
 
-    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=dtype)
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.chat_template == FAMILIES[family].template
     ask = [{"role": "user", "content": "Which command lists the files of a folder?"}]
@@ -64,6 +72,6 @@ def test_a_real_model_is_trained_measured_exported_and_answers(
     )
     with torch.no_grad():
         ours, theirs = (
-            m.eval()(input_ids=ids).logits.log_softmax(-1) for m in (player.model, model)
+            m.eval()(input_ids=ids).logits.float().log_softmax(-1) for m in (player.model, model)
         )
-    assert torch.allclose(ours, theirs, atol=1e-3)
+    assert float((ours.exp() * (ours - theirs)).sum(-1).mean()) < max_kl
