@@ -6,8 +6,6 @@ sessions, by wording, position, kind and repository.
         --model gemma3-270m=build/real/folders/gemma3-270m:gemma
     python benchmarks/real_hints.py ... --texts earlier=build/hints.jsonl
         texts that another version wrote for the same sites, as further wordings
-    python benchmarks/real_hints.py ... --model after=FOLDER:FAMILY --bare
-        only the log-odds without any hint: what a trained student does
 
 Each folder holds session logs and a manifest.json that names the repository of each. Repositories
 are split by the SHA-256 of their names, alternately: wordings and positions are chosen on "train",
@@ -145,9 +143,14 @@ def neutral_hints(hints: Sequence[Hint], renderer: Renderer) -> list[Hint]:
 
 
 def views_of(
-    work: Path, hints: Sequence[Hint], renderer: Renderer, position: Any
+    work: Path,
+    hints: Sequence[Hint],
+    renderer: Renderer,
+    position: Any,
+    *,
+    max_tokens: int = MAX_TOKENS,
 ) -> dict[str, View]:
-    """Site id -> the example and its view with these hints, in windows of MAX_TOKENS."""
+    """Site id -> the example and its view with these hints."""
     wanted = {hint.site_id for hint in hints}
     sites = list(read_sites(work / "sites.jsonl"))
     items = build_examples(
@@ -155,7 +158,7 @@ def views_of(
         sites=sites,
         hints=hints,
         renderer=renderer,
-        settings=BuildSettings(max_tokens=MAX_TOKENS, without_evidence="keep"),
+        settings=BuildSettings(max_tokens=max_tokens, without_evidence="keep"),
         position=position,
     )
     return {
@@ -214,10 +217,30 @@ def trials(
         yield site_id, rows, view
 
 
+def bare_trials(
+    work: Path, renderer: Renderer, hints: Sequence[Hint], *, max_tokens: int
+) -> Iterator[tuple[str, dict[str, ScoredRow], HintView]]:
+    """Site by site, the row without any hint."""
+    views = views_of(work, hints, renderer, "system", max_tokens=max_tokens)
+    for site_id, (example, view) in views.items():
+        yield site_id, {NONE: row_with(example, view, ())}, view
+
+
 def measure(
-    name: str, folder: str, family: str, *, work: Path, texts: Mapping[str, Path], bare: bool
+    name: str,
+    folder: str,
+    family: str,
+    *,
+    work: Path,
+    texts: Mapping[str, Path],
+    bare: bool = False,
+    group: str = "",
+    max_tokens: int = MAX_TOKENS,
 ) -> list[dict[str, Any]]:
-    """The log-odds of every context at every site; kept in the work folder, line by line."""
+    """The log-odds of every context at every site; kept in the work folder, line by line.
+
+    `bare`: only without a hint; `group`: only the sites of one group of repositories.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -227,19 +250,27 @@ def measure(
         done = {r["site"]: r for r in map(json.loads, kept.read_text("utf-8").splitlines())}
     tokenizer = load_tokenizer(folder)
     renderer = Renderer.for_tokenizer(tokenizer, family=family)
-    hints = list(read_hints(work / "hints.jsonl"))
-    wordings = {NOW: hints} | {
-        other: _with_texts(hints, path) for other, path in texts.items() if not bare
-    }
+    about = json.loads((work / "sessions_about.json").read_text("utf-8"))
+    session_of = {site.id: site.session_id for site in read_sites(work / "sites.jsonl")}
+    hints = [
+        hint
+        for hint in read_hints(work / "hints.jsonl")
+        if group in ("", about[session_of[hint.site_id]]["group"])
+    ]
+    wordings = {NOW: hints} | {other: _with_texts(hints, path) for other, path in texts.items()}
     student = load_student(StudentSettings(model=folder), tokenizer=tokenizer, seed=SEED)
     kind_of = {hint.site_id: hint.kind for hint in hints}
-    session_of = {site.id: site.session_id for site in read_sites(work / "sites.jsonl")}
     began = time.monotonic()
     with scoring(student.model), kept.open("a", encoding="utf-8") as out:
-        for number, (site_id, rows, view) in enumerate(trials(work, renderer, wordings)):
+        sites = (
+            bare_trials(work, renderer, hints, max_tokens=max_tokens)
+            if bare
+            else trials(work, renderer, wordings)
+        )
+        for number, (site_id, rows, view) in enumerate(sites):
             if site_id in done:
                 continue
-            names = [NONE] if bare else list(rows)
+            names = list(rows)
             contexts = [rows[n] for n in names]
             hidden_ND = row_states(
                 student.model,
@@ -332,7 +363,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER:FAMILY")
     parser.add_argument("--texts", action="append", default=[], metavar="NAME=HINTS.JSONL")
-    parser.add_argument("--bare", action="store_true")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "real_hints")
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
@@ -342,10 +372,10 @@ def main(arguments: Sequence[str]) -> int:
     for entry in options.model:
         name, _, rest = entry.partition("=")
         folder, _, family = rest.rpartition(":")
-        measured = measure(name, folder, family, work=options.work, texts=texts, bare=options.bare)
+        measured = measure(name, folder, family, work=options.work, texts=texts)
         models[name] = {
             "family": family,
-            "rows": summarise(measured, about) if not options.bare else [],
+            "rows": summarise(measured, about),
             "sites": [
                 {**record, "session": about[record["session"]]["cluster"][:8]}
                 | {key: about[record["session"]][key] for key in ("repository", "group")}

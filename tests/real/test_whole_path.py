@@ -18,10 +18,10 @@ from tests.real.real_tokenizers import cache_folder
 
 pytestmark = [pytest.mark.real, pytest.mark.train]
 MODELS = {
-    "smollm2": ("chatml-tools", "float32", 1e-6),
-    "gemma3-270m": ("gemma", "bfloat16", 0.02),
+    "smollm2": ("chatml-tools", "float32", 2, 1e-6),
+    "gemma3-270m": ("gemma", "bfloat16", 1, 0.02),
 }
-"""Folder -> family, precision, largest KL between the student and what was exported.
+"""Folder -> family, precision, steps, largest KL between the student and what was exported.
 
 SmolLM2's own template cannot say calls; Gemma 3 270M is a base model without a template, with a
 vocabulary of 262k."""
@@ -33,7 +33,7 @@ WINDOW = ("--build.max_tokens", "1024", "--held_out.by", "session", "--held_out.
 def test_a_real_model_is_trained_measured_exported_and_answers(
     name: str, traces_dir: Path, tmp_path: Path
 ) -> None:
-    weights, (family, dtype, max_kl) = cache_folder() / "folders" / name, MODELS[name]
+    weights, (family, dtype, steps, max_kl) = cache_folder() / "folders" / name, MODELS[name]
     student = (
         *("--student.model", str(weights), "--student.template", family, *WINDOW),
         *("--student.dtype", dtype),
@@ -50,10 +50,13 @@ def test_a_real_model_is_trained_measured_exported_and_answers(
     built = run("build", *student)
     assert built["renderer"]["family"] == family
     assert built["views"] == built["views_with_evidence"] >= 2 and built["longest"] <= 1024
-    lora = ("--student.lora.rank", "8", "--train.steps", "2", "--train.batch_examples", "2")
-    trained = run("train", "--name", "real", *student, *lora)
+    length = ("--train.steps", str(steps), "--train.batch_examples", "2")
+    trained = run("train", "--name", "real", *student, *length, "--student.lora.rank", "8")
     assert trained["statuses"]["lm_ce"] == trained["statuses"]["hint"] == "active"
-    judged = run("evaluate", "real", "--logs", "--evaluate.log_max_new_tokens", "32")
+    if name == "smollm2":
+        full = run("train", "--name", "full", *student, *length, "--train.steps", "1")
+        assert full["statuses"]["lm_ce"] == full["statuses"]["hint"] == "active"
+    judged = run("evaluate", "real", "--logs", "--evaluate.log_max_new_tokens", "16")
     assert {row["name"] for row in judged["rows"]} >= {"before", "after"}
     audit = run("hints", "--audit", *student)["audit"]
     assert sum(row["n"] for row in audit["kinds"]) > 0 and audit["not_built"]

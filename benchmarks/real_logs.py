@@ -1,0 +1,208 @@
+"""Train a real model on the public sessions of some repositories, and measure what it would decide
+at the mistakes of other repositories.
+
+    python benchmarks/real_logs.py FOLDER... --work build/real_logs \\
+        --model build/real/folders/smollm2:chatml-tools --hints-work build/real_hints
+
+The folders and the split by repository are those of real_hints.py, which must have run on them: its
+work folder holds the held-out sites. Arms: `hint` (the hint channel and lm_ce), `placebo` (the same
+with the hints of other sites), `focus` (`hint`, narrowed to the tokens of the decision). Each is a
+run of `recompose train` on the sessions of "train" alone, merged and then scored without any hint
+at the held-out sites: log-odds of right against wrong at the decision. Arms that are there are not
+trained again. Writes benchmarks/results/real_logs.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from real_hints import NONE, _manifest, measure, repository_groups
+from record_lines import record_lines
+
+from composer_replication.core.config.base import stage_seed
+from composer_replication.evaluation.stats import bootstrap_mean
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "real_logs.json"
+BEFORE, MAX_TOKENS, SEEDS = "before", 1024, (11, 12, 13)
+ARMS: Mapping[str, tuple[str, ...]] = {
+    "hint": (),
+    "placebo": ("--train.placebo", "shuffled_hints"),
+    "focus": ("--train.hint.focus", "decision"),
+}
+SETTINGS = """# Settings of benchmarks/real_logs.py
+[student]
+model = "{model}"
+template = "{family}"
+dtype = "bfloat16"
+lora = {{ rank = 16, alpha = 32 }}
+
+[ingest]
+logs = ["../logs"]
+
+[build]
+max_tokens = 1024
+without_evidence = "keep"
+
+[train]
+steps = {steps}
+batch_examples = 4
+micro_tokens = 2048
+learning_rate = 2e-4
+warmup_steps = 2
+checkpoint_every = 100
+grad_every = 100
+starved_steps = 1000
+hint = {{ weight = 1.0 }}
+lm_ce = {{ weight = 0.3 }}
+"""
+
+
+def recompose(*arguments: str, log: Path, cwd: Path) -> None:
+    """Run a verb; raises CalledProcessError if it fails."""
+    command = [sys.executable, "-m", "composer_replication.cli", *arguments]
+    with log.open("a", encoding="utf-8") as out:
+        out.write(f"$ recompose {shlex.join(arguments)}\n")
+        out.flush()
+        subprocess.run(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, check=True)
+
+
+def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, steps: int) -> Path:
+    """The examples of the repositories in "train", once; returns the project folder."""
+    project, log = work / "project", work / "prepare.log"
+    if (work / "prepared").exists():
+        return project
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "logs").mkdir(parents=True)
+    project.mkdir()
+    entries = [(folder, entry) for folder in folders for entry in _manifest(folder)]
+    repository = {e["file"]: e.get("repository") or e["repo"] for _, e in entries}
+    groups = repository_groups(list(repository.values()))
+    for folder, entry in entries:
+        if groups[repository[entry["file"]]] == "train":
+            shutil.copy2(folder / entry["file"], work / "logs" / entry["file"])
+    settings = SETTINGS.format(model=model, family=family, steps=steps)
+    (project / "recompose.toml").write_text(settings, "utf-8")
+    for verb in ("ingest", "sites", "hints", "build"):
+        recompose(verb, "-c", "recompose.toml", log=log, cwd=project)
+    (work / "prepared").touch()
+    return project
+
+
+def train(project: Path, arm: str, seed: int) -> Path:
+    """Train an arm with a seed and merge it, once; returns the merged folder."""
+    name = f"{arm}-{seed}"
+    merged = project.parent / "merged" / name
+    if not merged.exists():
+        shutil.rmtree(project / "recompose" / "runs" / name, ignore_errors=True)
+        log = project.parent / f"{name}.log"
+        flags = ("-c", "recompose.toml", "--seed", str(seed))
+        recompose("train", "--name", name, *ARMS[arm], *flags, log=log, cwd=project)
+        recompose("export", name, "--to", str(merged.absolute()), *flags, log=log, cwd=project)
+    return merged
+
+
+def differences(
+    measured: Mapping[str, Mapping[str, float]], clusters: Mapping[str, str], a: str, b: str
+) -> dict[str, Any]:
+    """The mean of a - b over the sites, with an interval over sessions."""
+    sites = sorted(measured[a].keys() & measured[b].keys())
+    interval = bootstrap_mean(
+        [measured[a][site] - measured[b][site] for site in sites],
+        [clusters[site] for site in sites],
+        seed=stage_seed(0, f"{a}:{b}"),
+    )
+    return {
+        "a": a,
+        "b": b,
+        "n": interval.n,
+        "sessions": interval.clusters,
+        "mean": round(interval.mean, 4),
+        "low": None if interval.low is None else round(interval.low, 4),
+        "high": None if interval.high is None else round(interval.high, 4),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare, train, merge, score, write; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--model", required=True, metavar="FOLDER:FAMILY")
+    parser.add_argument("--hints-work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real_logs")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    folder, _, family = options.model.rpartition(":")
+    began = time.monotonic()
+    project = prepare(
+        [f.absolute() for f in options.folders],
+        options.work,
+        model=str(Path(folder).absolute()),
+        family=family,
+        steps=options.steps,
+    )
+    print(f"real: the examples are there ({time.monotonic() - began:.0f} s)", flush=True)
+    about = json.loads((options.hints_work / "sessions_about.json").read_text("utf-8"))
+    students = {BEFORE: Path(folder)}
+    for seed in options.seeds:
+        for arm in options.arms:
+            students[f"{arm}-{seed}"] = train(project, arm, seed)
+            print(f"real: {arm}-{seed} is trained ({time.monotonic() - began:.0f} s)", flush=True)
+    measured: dict[str, dict[str, float]] = {}
+    clusters: dict[str, str] = {}
+    for name, student in students.items():
+        records = measure(
+            f"bare-{name}",
+            str(student),
+            family,
+            work=options.hints_work,
+            texts={},
+            bare=True,
+            group="held_out",
+            max_tokens=MAX_TOKENS,
+        )
+        measured[name] = {r["site"]: r["log_odds"][NONE] for r in records}
+        clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
+        print(f"real: {name} is scored ({time.monotonic() - began:.0f} s)", flush=True)
+    pairs = [(f"{arm}-{seed}", BEFORE) for seed in options.seeds for arm in options.arms]
+    pairs += [
+        (f"{arm}-{seed}", f"placebo-{seed}")
+        for seed in options.seeds
+        for arm in options.arms
+        if arm != "placebo" and "placebo" in options.arms
+    ]
+    value = {
+        "about": {
+            "command": shlex.join(["python", "benchmarks/real_logs.py", *arguments]),
+            "settings": SETTINGS,
+            "steps": options.steps,
+            "max_tokens": MAX_TOKENS,
+            "minutes": round((time.monotonic() - began) / 60, 1),
+        },
+        "differences": [differences(measured, clusters, a, b) for a, b in pairs],
+        "log_odds": measured,
+    }
+    options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")
+    print(f"real: wrote {options.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,220 @@
+"""Write docs/evidence_real.md from what the benchmarks on real models measured.
+
+    python benchmarks/real_page.py            write the page from benchmarks/results/real_*.json
+    python benchmarks/real_page.py --check    fail if the page does not match these files
+
+A part whose file is missing is said not to have been run. Every number of the page comes from a
+file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = Path("docs") / "evidence_real.md"
+RESULTS = Path("benchmarks") / "results"
+Json = Mapping[str, Any]
+NOW, EARLIER = "now/system", "earlier/system"
+OTHERS, NEUTRAL, NONE = "other sites' hints", "neutral", "none"
+POSITIONS = ("system", "user", "reminder", "result")
+HEAD = """# Evidence on real weights
+
+Written by `python benchmarks/real_page.py` from `benchmarks/results/real_*.json`; do not edit.
+`python benchmarks/real_page.py --check` fails if this page is stale. The evidence on the toy
+student is in [evidence.md](evidence.md).
+
+The models are the two that can be had without a hub (`make real`): SmolLM2-135M-Instruct and
+Gemma 3 270M (base). They are far smaller than anything that a person would serve as a coding
+agent, and neither was made for tool calls. What is shown here is whether the machinery acts on
+real weights as it is meant to, and how much of it is measurable at this size.
+"""
+HINTS_HEAD = """## Does a real model follow the hints?
+
+Nothing is trained here. At each site the message of the log is read up to the first token at
+which it can no longer become right; the log-odds of right against wrong there are compared
+between contexts (`recompose hints --audit` measures the same). Positive is good. Sites without a
+known right side are left out. The sites are those of {sessions} sessions of {repositories} public
+repositories, split by the hash of the repository's name: wordings and positions were to be chosen
+on *train*, and *held out* is what is reported. Intervals are 95 %, by bootstrap over sessions; no
+correction is made for their number. Windows of {max_tokens} tokens, float32.
+"""
+
+
+def render(root: Path) -> str:
+    """The text of the page."""
+    parts = [HEAD]
+    hints = _read(root, "real_hints")
+    parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
+    logs = _read(root, "real_logs")
+    parts.append(_logs(logs) if logs else _not_run("real_logs.py", "training on public sessions"))
+    workshop = _read(root, "real_workshop")
+    parts.append(
+        _workshop(workshop) if workshop else _not_run("real_workshop.py", "the workshop's arms")
+    )
+    return "\n".join(parts)
+
+
+def _read(root: Path, name: str) -> Json | None:
+    path = root / RESULTS / f"{name}.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def _not_run(script: str, what: str) -> str:
+    return f"## Not run yet: {what}\n\n`benchmarks/{script}` has not been run to its end.\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _interval(row: Json | None) -> str:
+    if row is None:
+        return "-"
+    if row["low"] is None:
+        return f"{row['mean']:+.2f} (one session)"
+    return f"{row['mean']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+
+
+def _hints(value: Json) -> str:
+    about = value["about"]
+    parts = [
+        HINTS_HEAD.format(
+            sessions=about["sessions"],
+            repositories=len(about["repositories"]),
+            max_tokens=about["max_tokens"],
+        )
+    ]
+    for name, model in value["models"].items():
+        rows = {(r["group"], r["kind"], r["contrast"]): r for r in model["rows"]}
+        parts.append(f"### {name} (as `{model['family']}`)\n")
+        parts.append(_wordings(rows))
+        parts.append(_positions(rows))
+        parts.append(_kinds(rows))
+    return "\n".join(parts)
+
+
+def _wordings(rows: Mapping[tuple[str, str, str], Json]) -> str:
+    lines = [
+        (
+            group.replace("_", " "),
+            label,
+            str(row["n"]),
+            str(row["sessions"]),
+            *(_interval(rows.get((group, "all", f"{key} - {b}"))) for b in (OTHERS, NEUTRAL, NONE)),
+        )
+        for group in ("train", "held_out")
+        for key, label in ((EARLIER, "as before 2026-11-23"), (NOW, "now: the right action"))
+        if (row := rows.get((group, "all", f"{key} - {NONE}")))
+    ]
+    head = (
+        "repositories",
+        "wording",
+        "sites",
+        "sessions",
+        f"over {OTHERS}",
+        "over neutral text",
+        "over no hint",
+    )
+    return "Wordings, as a system message directly above:\n\n" + _table(head, lines)
+
+
+def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
+    lines = [
+        (
+            group.replace("_", " "),
+            position,
+            str(row["n"]),
+            _interval(row),
+            _interval(rows.get((group, "all", f"now/{position} - {NONE}"))),
+            _interval(rows.get((group, "all", f"neutral/{position} - {NONE}"))),
+        )
+        for group in ("train", "held_out")
+        for position in POSITIONS
+        if (row := rows.get((group, "all", f"now/{position} - {NEUTRAL}")))
+    ]
+    head = (
+        "repositories",
+        "position",
+        "sites",
+        "over neutral text there",
+        "over no hint",
+        "neutral text over no hint",
+    )
+    return "Positions (`hints.position`), wording of now:\n\n" + _table(head, lines)
+
+
+def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
+    kinds = sorted({kind for _, kind, _ in rows} - {"all"})
+    lines = [
+        (
+            kind,
+            str(row["n"]),
+            str(row["sessions"]),
+            _interval(rows.get(("held_out", kind, f"{EARLIER} - {OTHERS}"))),
+            _interval(rows.get(("held_out", kind, f"{NOW} - {OTHERS}"))),
+            f"{row['positive']} of {row['n']}",
+        )
+        for kind in kinds
+        if (row := rows.get(("held_out", kind, f"{NOW} - {OTHERS}")))
+    ]
+    head = ("kind", "sites", "sessions", "wording before", "wording now", "above 0 now")
+    return f"By kind, held-out repositories, over {OTHERS}:\n\n" + _table(head, lines)
+
+
+def _logs(value: Json) -> str:
+    about = value["about"]
+    lines = [
+        (d["a"], d["b"], str(d["n"]), str(d["sessions"]), _interval(d))
+        for d in value["differences"]
+    ]
+    head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
+    return (
+        "## Training on public sessions, measured on other repositories\n\n"
+        f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
+        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*; what"
+        " the merged student would decide at the held-out sites, without any hint. `placebo` has"
+        " the hints of other sites; `focus` trains the hint channel on the tokens of the decision"
+        " alone. The number behind a name is the seed of the training.\n\n" + _table(head, lines)
+    )
+
+
+def _workshop(value: Json) -> str:
+    about = value["about"]
+    rows = [
+        (
+            f"`{row['name']}`",
+            str(row["n"]),
+            f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]",
+            " / ".join(f"{share:.2f}" for share in row["by_seed"].values()),
+        )
+        for row in value["rows"]
+    ]
+    return (
+        "## The workshop, all three channels\n\n"
+        f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
+        f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each. That"
+        " hints are followed was not taught.\n\n"
+        + _table(("row", "episodes", "success", "by seed"), rows)
+    )
+
+
+def main(arguments: Sequence[str], *, root: Path = ROOT) -> int:
+    """Write or check the page; returns the exit code."""
+    text, path = render(root), root / PAGE
+    if "--check" in arguments:
+        fresh = path.exists() and path.read_text("utf-8") == text
+        print(f"real page: {PAGE} is {'what its JSON says' if fresh else 'stale'}")
+        return 0 if fresh else 1
+    path.write_text(text, "utf-8")
+    print(f"real page: wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
