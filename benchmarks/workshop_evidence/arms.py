@@ -178,6 +178,16 @@ ARMS: Mapping[str, Arm] = {
         flags=(*_HINT, "--train.hint.mean", "token"),
         like="hint",
     ),
+    "hint_focus": Arm(
+        text="hint alone, on the tokens of the decision only (the wrong name)",
+        flags=(*_HINT, "--train.hint.focus", "decision"),
+        like="hint",
+    ),
+    "hint_contrast": Arm(
+        text="hint alone, only what its hint changes more than another site's does",
+        flags=(*_HINT, "--train.hint.contrast", "true"),
+        like="hint",
+    ),
     "logged": Arm(
         text="hint alone, on the messages as they stand in the logs; no rollouts",
         flags=_LOGGED,

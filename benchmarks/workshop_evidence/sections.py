@@ -62,6 +62,10 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     ("Over what is the hint's mean taken", (("hint", "hint_token_mean"),)),
     (
+        "Which part of the message, and of the difference, is distilled",
+        (("hint_focus", "hint"), ("hint_contrast", "hint")),
+    ),
+    (
         "Which policy objective, at the same learning rate",
         tuple(
             (name, other)
