@@ -261,6 +261,7 @@ def measure(
     student = load_student(StudentSettings(model=folder), tokenizer=tokenizer, seed=SEED)
     kind_of = {hint.site_id: hint.kind for hint in hints}
     began = time.monotonic()
+    records = []
     with scoring(student.model), kept.open("a", encoding="utf-8") as out:
         sites = (
             bare_trials(work, renderer, hints, max_tokens=max_tokens)
@@ -269,6 +270,7 @@ def measure(
         )
         for number, (site_id, rows, view) in enumerate(sites):
             if site_id in done:
+                records.append(done[site_id])
                 continue
             names = list(rows)
             contexts = [rows[n] for n in names]
@@ -284,17 +286,18 @@ def measure(
                 n: round(log_odds(logp_N, view.decisions)[0], 5)
                 for n, logp_N in zip(names, logps, strict=True)
             }
-            done[site_id] = {
+            record = {
                 "site": site_id,
                 "kind": kind_of[site_id],
                 "session": session_of[site_id],
                 "log_odds": values,
             }
-            out.write(json.dumps(done[site_id]) + "\n")
+            out.write(json.dumps(record) + "\n")
             out.flush()
+            records.append(record)
             if number % 10 == 9:
                 print(f"{name}: {number + 1} sites, {time.monotonic() - began:.0f} s", flush=True)
-    return list(done.values())
+    return records
 
 
 def _with_texts(hints: Sequence[Hint], path: Path) -> list[Hint]:
