@@ -7,8 +7,9 @@ sessions, by wording, position, kind and repository.
     python benchmarks/real_hints.py ... --texts earlier=build/hints.jsonl
         texts that another version wrote for the same sites, as further wordings
 
-Each folder holds session logs and a manifest.json that names the repository of each. Repositories
-are split by the SHA-256 of their names, alternately: wordings and positions are chosen on "train",
+Each folder holds session logs and a manifest.json that names the repository of each. Those of the
+committed numbers are fetched by scripts/fetch_traces.py, with tests/traces_manifest.json,
+tests/labels/manifest.json and benchmarks/real_sessions.json. Repositories are split by the SHA-256 of their names, alternately: wordings and positions are chosen on "train",
 what is reported is "held_out". The forward passes are in float32, one session tree per site; what
 was measured is kept in the work folder, site by site. Writes benchmarks/results/real_hints.json:
 no text, only numbers, kinds and repositories.
@@ -20,7 +21,6 @@ import argparse
 import hashlib
 import json
 import os
-import shlex
 import sys
 import time
 from collections import defaultdict
@@ -387,13 +387,13 @@ def main(arguments: Sequence[str]) -> int:
         }
     value = {
         "about": {
-            "command": shlex.join(["python", "benchmarks/real_hints.py", *arguments]),
+            "folders": [folder.name for folder in options.folders],
             "max_tokens": MAX_TOKENS,
             "donors": NUM_DONORS,
             "seed": SEED,
             "sessions": len(about),
             "hints": sum(1 for _ in read_hints(options.work / "hints.jsonl")),
-            "repositories": repository_groups([entry["repository"] for entry in about.values()]),
+            "repositories": {entry["repository"]: entry["group"] for entry in about.values()},
         },
         "models": models,
     }

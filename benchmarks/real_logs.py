@@ -190,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     value = {
         "about": {
-            "command": shlex.join(["python", "benchmarks/real_logs.py", *arguments]),
+            "family": family,
             "settings": SETTINGS,
             "steps": options.steps,
             "max_tokens": MAX_TOKENS,

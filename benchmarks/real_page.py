@@ -32,6 +32,8 @@ The models are the two that can be had without a hub (`make real`): SmolLM2-135M
 Gemma 3 270M (base). They are far smaller than anything that a person would serve as a coding
 agent, and neither was made for tool calls. What is shown here is whether the machinery acts on
 real weights as it is meant to, and how much of it is measurable at this size.
+
+**For a newcomer.** {summary}
 """
 HINTS_HEAD = """## Does a real model follow the hints?
 
@@ -42,6 +44,14 @@ known right side are left out. The sites are those of {sessions} sessions of {re
 repositories, split by the hash of the repository's name: wordings and positions were to be chosen
 on *train*, and *held out* is what is reported. Intervals are 95 %, by bootstrap over sessions; no
 correction is made for their number. Windows of {max_tokens} tokens, float32.
+
+Three things to know when reading it. The wordings of now were chosen on constructed sites and on
+sessions of entireio/cli, which is in *train*; no text was fitted to log-odds of the held-out
+repositories, but earlier audits for wrong hints had read sessions of theirs, so they are not
+unseen. A hint often names the
+tool that is scored as right, so a part of its lift is that the name stands in the context: this is
+what a hint is for, and no evidence that the mistake was understood. And the log-odds are of the
+first token at which right and wrong part, not of a whole message.
 """
 
 
@@ -158,13 +168,22 @@ def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
             str(row["sessions"]),
             _interval(rows.get(("held_out", kind, f"{EARLIER} - {OTHERS}"))),
             _interval(rows.get(("held_out", kind, f"{NOW} - {OTHERS}"))),
+            _interval(rows.get(("held_out", kind, f"now/user - {NEUTRAL}"))),
             f"{row['positive']} of {row['n']}",
         )
         for kind in kinds
         if (row := rows.get(("held_out", kind, f"{NOW} - {OTHERS}")))
     ]
-    head = ("kind", "sites", "sessions", "wording before", "wording now", "above 0 now")
-    return f"By kind, held-out repositories, over {OTHERS}:\n\n" + _table(head, lines)
+    head = (
+        "kind",
+        "sites",
+        "sessions",
+        f"wording before, over {OTHERS}",
+        f"now, over {OTHERS}",
+        "now, as a user message, over neutral text there",
+        f"above {OTHERS}",
+    )
+    return "By kind, held-out repositories:\n\n" + _table(head, lines)
 
 
 def _logs(value: Json) -> str:

@@ -20,7 +20,6 @@ import json
 import os
 import pickle
 import platform
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -205,7 +204,6 @@ def gather(options: argparse.Namespace) -> None:
         )
         warmup = json.loads((options.student / "warmup.json").read_text("utf-8"))
         about = {
-            "command": options.command,
             "seeds_done": sorted(episodes["before"]),
             "seeds_planned": list(SEEDS),
             "tasks": options.tasks,
@@ -239,7 +237,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--student", type=Path, default=work / "student")
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    options.command = shlex.join(["python", "benchmarks/real_workshop.py", *arguments])
     gather(options)
     return 0
 

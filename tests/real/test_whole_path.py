@@ -50,11 +50,12 @@ def test_a_real_model_is_trained_measured_exported_and_answers(
     built = run("build", *student)
     assert built["renderer"]["family"] == family
     assert built["views"] == built["views_with_evidence"] >= 2 and built["longest"] <= 1024
-    length = ("--train.steps", str(steps), "--train.batch_examples", "2")
-    trained = run("train", "--name", "real", *student, *length, "--student.lora.rank", "8")
+    student = (*student, "--train.batch_examples", "2")
+    lora = ("--student.lora.rank", "8", "--train.steps", str(steps))
+    trained = run("train", "--name", "real", *student, *lora)
     assert trained["statuses"]["lm_ce"] == trained["statuses"]["hint"] == "active"
     if name == "smollm2":
-        full = run("train", "--name", "full", *student, *length, "--train.steps", "1")
+        full = run("train", "--name", "full", *student, "--train.steps", "1")
         assert full["statuses"]["lm_ce"] == full["statuses"]["hint"] == "active"
     judged = run("evaluate", "real", "--logs", "--evaluate.log_max_new_tokens", "16")
     assert {row["name"] for row in judged["rows"]} >= {"before", "after"}
