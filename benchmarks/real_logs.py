@@ -81,7 +81,7 @@ def recompose(*arguments: str, log: Path, cwd: Path) -> None:
 
 def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, steps: int) -> Path:
     """The examples of the repositories in "train", once; returns the project folder."""
-    project, log = work / "project", work / "prepare.log"
+    project, log_of_verbs = work / "project", work / "prepare.log"
     if (work / "prepared").exists():
         return project
     shutil.rmtree(work, ignore_errors=True)
@@ -91,12 +91,13 @@ def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, ste
     repository = {e["file"]: e.get("repository") or e["repo"] for _, e in entries}
     groups = repository_groups(list(repository.values()))
     for folder, entry in entries:
-        if groups[repository[entry["file"]]] == "train":
-            shutil.copy2(folder / entry["file"], work / "logs" / entry["file"])
+        log_file = folder / entry["file"]
+        if groups[repository[entry["file"]]] == "train" and log_file.exists():
+            shutil.copy2(log_file, work / "logs" / entry["file"])
     settings = SETTINGS.format(model=model, family=family, steps=steps)
     (project / "recompose.toml").write_text(settings, "utf-8")
     for verb in ("ingest", "sites", "hints", "build"):
-        recompose(verb, "-c", "recompose.toml", log=log, cwd=project)
+        recompose(verb, "-c", "recompose.toml", log=log_of_verbs, cwd=project)
     (work / "prepared").touch()
     return project
 
