@@ -72,7 +72,8 @@ lm_ce = {{ weight = 0.3 }}
 
 def recompose(*arguments: str, log: Path, cwd: Path) -> None:
     """Run a verb; raises CalledProcessError if it fails."""
-    command = [sys.executable, "-m", "composer_replication.cli", *arguments]
+    # the settings file, which this script wrote, names logs outside its folder
+    command = [sys.executable, "-m", "composer_replication.cli", *arguments, "--trust-settings"]
     with log.open("a", encoding="utf-8") as out:
         out.write(f"$ recompose {shlex.join(arguments)}\n")
         out.flush()
