@@ -43,7 +43,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     accepted = (
         settings_sha256(),
         settings_sha256(without={name for name in absent if ARMS[name].pairs}),
-        settings_sha256(without=absent),
+        settings_sha256(without=added),
     )
     if (
         old["about"]["settings_sha256"] not in accepted
