@@ -48,25 +48,68 @@ correction is made for their number. Windows of {max_tokens} tokens, float32.
 Three things to know when reading it. The wordings of now were chosen on constructed sites and on
 sessions of entireio/cli, which is in *train*; no text was fitted to log-odds of the held-out
 repositories, but earlier audits for wrong hints had read sessions of theirs, so they are not
-unseen. A hint often names the
-tool that is scored as right, so a part of its lift is that the name stands in the context: this is
-what a hint is for, and no evidence that the mistake was understood. And the log-odds are of the
-first token at which right and wrong part, not of a whole message.
+unseen. A hint often names the tool that is scored as right, so a part of its lift is that the name
+stands in the context: this is what a hint is for, and no evidence that the mistake was understood.
+And the log-odds are of the first token at which right and wrong part, not of a whole message.
+
+What was changed after a first look: edits whose text is in view had been scored as if reading again
+were right, while their hint says to copy the text. They have no known right side now and are left
+out. With them, SmolLM2's lift on held-out repositories was +0.85 [+0.05, +1.71] over other sites'
+hints, of 59 sites.
 """
 
 
 def render(root: Path) -> str:
     """The text of the page."""
-    parts = [HEAD]
-    hints = _read(root, "real_hints")
-    parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
-    logs = _read(root, "real_logs")
-    parts.append(_logs(logs) if logs else _not_run("real_logs.py", "training on public sessions"))
+    hints, logs = _read(root, "real_hints"), _read(root, "real_logs")
     workshop = _read(root, "real_workshop")
+    parts = [HEAD.format(summary=_summary(hints, logs, workshop))]
+    parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
+    parts.append(_logs(logs) if logs else _not_run("real_logs.py", "training on public sessions"))
     parts.append(
         _workshop(workshop) if workshop else _not_run("real_workshop.py", "the workshop's arms")
     )
     return "\n".join(parts)
+
+
+def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> str:
+    """What a model of this size did and did not do, in sentences with the numbers of the files."""
+    sentences = []
+    for name, model in (hints or {"models": {}})["models"].items():
+        rows = {(r["group"], r["kind"], r["contrast"]): r for r in model["rows"]}
+        neutral, others = (rows["held_out", "all", f"{NOW} - {base}"] for base in (NEUTRAL, OTHERS))
+        sentences.append(
+            f"With a hint in its context, {name}"
+            f" {_follows(neutral)} the right decision at mistakes of repositories that were held"
+            f" out: {_interval(neutral)} in log-odds over text without information in the same"
+            f" place, {_interval(others)} over the hints of other sites ({neutral['n']} sites)."
+        )
+    for d in (logs or {"differences": ()})["differences"]:
+        if d["b"].startswith("placebo"):
+            sentences.append(
+                f"Trained for {logs and logs['about']['steps']} steps on other repositories, the"
+                f" student {d['a']} {_differs(d)} its placebo without a hint: {_interval(d)}."
+            )
+    if workshop is None:
+        sentences.append("Whether a real model learns the workshop's tasks was not run.")
+    sentences.append("No real model is shown to have become a better coding agent.")
+    return " ".join(sentences)
+
+
+def _follows(row: Json) -> str:
+    if row["low"] is not None and row["low"] > 0:
+        return "moves towards"
+    if row["high"] is not None and row["high"] < 0:
+        return "moves away from"
+    return "is not shown to move towards or away from"
+
+
+def _differs(row: Json) -> str:
+    if row["low"] is not None and row["low"] > 0:
+        return "decides better than"
+    if row["high"] is not None and row["high"] < 0:
+        return "decides worse than"
+    return "is not shown to decide otherwise than"
 
 
 def _read(root: Path, name: str) -> Json | None:
