@@ -9,10 +9,11 @@ sessions, by wording, position, kind and repository.
 
 Each folder holds session logs and a manifest.json that names the repository of each. Those of the
 committed numbers are fetched by scripts/fetch_traces.py, with tests/traces_manifest.json,
-tests/labels/manifest.json and benchmarks/real_sessions.json. Repositories are split by the SHA-256 of their names, alternately: wordings and positions are chosen on "train",
-what is reported is "held_out". The forward passes are in float32, one session tree per site; what
-was measured is kept in the work folder, site by site. Writes benchmarks/results/real_hints.json:
-no text, only numbers, kinds and repositories.
+tests/labels/manifest.json and benchmarks/real_sessions.json. Repositories are split by the SHA-256
+of their names, alternately: wordings and positions are chosen on "train", what is reported is
+"held_out". The forward passes are in float32, one session tree per site; what was measured is kept
+in the work folder, site by site. Writes benchmarks/results/real_hints.json: no text, only numbers,
+kinds and repositories.
 """
 
 from __future__ import annotations
