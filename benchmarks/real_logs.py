@@ -36,7 +36,8 @@ from composer_replication.evaluation.stats import bootstrap_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "real_logs.json"
-BEFORE, MAX_TOKENS, SEEDS = "before", 1024, (11, 12, 13)
+BEFORE, SEEDS = "before", (11, 12, 13)
+TRAINED_TOKENS, SCORED_TOKENS = 1024, 2048
 ARMS: Mapping[str, tuple[str, ...]] = {
     "hint": (),
     "placebo": ("--train.placebo", "shuffled_hints"),
@@ -53,7 +54,7 @@ lora = {{ rank = 16, alpha = 32 }}
 logs = ["../logs"]
 
 [build]
-max_tokens = 1024
+max_tokens = {max_tokens}
 without_evidence = "keep"
 
 [train]
@@ -95,7 +96,7 @@ def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, ste
         log_file = folder / entry["file"]
         if groups[repository[entry["file"]]] == "train" and log_file.exists():
             shutil.copy2(log_file, work / "logs" / entry["file"])
-    settings = SETTINGS.format(model=model, family=family, steps=steps)
+    settings = SETTINGS.format(model=model, family=family, steps=steps, max_tokens=TRAINED_TOKENS)
     (project / "recompose.toml").write_text(settings, "utf-8")
     for verb in ("ingest", "sites", "hints", "build"):
         recompose(verb, "-c", "recompose.toml", log=log_of_verbs, cwd=project)
@@ -178,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
             texts={},
             bare=True,
             group="held_out",
-            max_tokens=MAX_TOKENS,
+            max_tokens=SCORED_TOKENS,
         )
         measured[name] = {r["site"]: r["log_odds"][NONE] for r in records}
         clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
@@ -195,7 +196,8 @@ def main(arguments: Sequence[str]) -> int:
             "family": family,
             "settings": SETTINGS,
             "steps": options.steps,
-            "max_tokens": MAX_TOKENS,
+            "max_tokens": TRAINED_TOKENS,
+            "scored_tokens": SCORED_TOKENS,
             "minutes": round((time.monotonic() - began) / 60, 1),
         },
         "differences": [differences(measured, clusters, a, b) for a, b in pairs],

@@ -240,7 +240,8 @@ def _logs(value: Json) -> str:
         "## Training on public sessions, measured on other repositories\n\n"
         f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
         f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*; what"
-        " the merged student would decide at the held-out sites, without any hint. `placebo` has"
+        " the merged student would decide at the held-out sites, without any hint, in windows of"
+        f" {about['scored_tokens']} tokens. `placebo` has"
         " the hints of other sites; `focus` trains the hint channel on the tokens of the decision"
         " alone. The number behind a name is the seed of the training.\n\n" + _table(head, lines)
     )
