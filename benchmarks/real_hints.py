@@ -28,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -237,6 +237,7 @@ def measure(
     bare: bool = False,
     group: str = "",
     max_tokens: int = MAX_TOKENS,
+    dtype: Literal["float32", "bfloat16"] = "float32",
 ) -> list[dict[str, Any]]:
     """The log-odds of every context at every site; kept in the work folder, line by line.
 
@@ -259,7 +260,8 @@ def measure(
         if group in ("", about[session_of[hint.site_id]]["group"])
     ]
     wordings = {NOW: hints} | {other: _with_texts(hints, path) for other, path in texts.items()}
-    student = load_student(StudentSettings(model=folder), tokenizer=tokenizer, seed=SEED)
+    settings = StudentSettings(model=folder, dtype=dtype)
+    student = load_student(settings, tokenizer=tokenizer, seed=SEED)
     kind_of = {hint.site_id: hint.kind for hint in hints}
     began = time.monotonic()
     records = []

@@ -180,6 +180,7 @@ def main(arguments: Sequence[str]) -> int:
             bare=True,
             group="held_out",
             max_tokens=SCORED_TOKENS,
+            dtype="bfloat16",  # as it was trained
         )
         measured[name] = {r["site"]: r["log_odds"][NONE] for r in records}
         clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
