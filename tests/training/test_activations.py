@@ -1,0 +1,138 @@
+"""A training pass that keeps less in memory is the same pass: values and gradients of every
+channel, in both layouts, for all weights and for LoRA, with and without dropout."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from composer_replication.core.channel_names import CHANNELS, Channel
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
+from composer_replication.core.errors import ConfigError
+from composer_replication.models.activations import checkpoint_layers
+from composer_replication.models.load_student import Student, load_student
+from composer_replication.tokens.batch import collate
+from composer_replication.training.health import ChannelStep
+from composer_replication.training.passes import RequiredForwards, run_passes
+from composer_replication.training.state import Trainer
+from tests.models.tree_models import gap, make
+from tests.training.small_student import WordTokenizer, small_model
+from tests.training.trees import outcome, sessions, trainer_of
+
+LAYOUTS = pytest.mark.parametrize("layout", ["tree", "rows"])
+LESS: dict[str, dict[str, Any]] = {
+    "checkpoint": {"checkpoint": "layers"},
+}
+DATA = sessions(4, 5)
+
+
+def all_weights(**options: Any) -> Student:
+    return Student(name="test", model=make("qwen3", **options).double(), tokenizer=WordTokenizer())
+
+
+def with_adapters(folder: Path, *, dropout: float = 0.0) -> Student:
+    small_model(dropout=dropout).save_pretrained(str(folder))
+    settings = StudentSettings(model=str(folder), lora=LoraSettings(rank=2, alpha=8))
+    student = load_student(settings, tokenizer=WordTokenizer(), seed=3)
+    return dataclasses.replace(student, model=student.model.double())
+
+
+def student_of(kind: str, folder: Path, *, dropout: float = 0.0) -> Student:
+    if kind == "lora":
+        return with_adapters(folder, dropout=dropout)
+    return all_weights(attention_dropout=dropout)
+
+
+def seeded_outcome(trainer: Trainer) -> tuple[dict[Channel, ChannelStep], list[Tensor]]:
+    trainer.seed(0)
+    return outcome(trainer, DATA)
+
+
+def kept_bytes(trainer: Trainer) -> int:
+    """The bytes that the forwards of a step keep for their backward, without the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in trainer.models.student.model.parameters()}
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    batch = collate(*DATA, pad_id=0)
+    required = RequiredForwards.of(trainer.settings, batch)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forwards = run_passes(trainer.models, batch, required)
+    assert forwards.hidden[0].requires_grad
+    return sum(storages.values())
+
+
+@LAYOUTS
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["all weights", "lora"])
+@pytest.mark.parametrize("less", LESS)
+def test_values_and_gradients_are_the_plain_step_s(
+    less: str, kind: str, dropout: float, layout: str, tmp_path: Path
+) -> None:
+    def trainer(**train: Any) -> Trainer:
+        return trainer_of(student_of(kind, tmp_path, dropout=dropout), layout, **train)
+
+    (losses, gradients), (plain, wanted) = (
+        seeded_outcome(trainer(**settings)) for settings in (LESS[less], {})
+    )
+    for name in CHANNELS:
+        assert losses[name].tokens == plain[name].tokens > 0
+        assert losses[name].loss == pytest.approx(plain[name].loss, rel=1e-12)
+        assert losses[name].grad_norm == pytest.approx(plain[name].grad_norm, rel=1e-9)
+    assert gap(gradients, wanted) <= 1e-12
+    assert all(gradient.any() for gradient in gradients)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("kind", ["all weights", "lora"])
+def test_checkpointed_layers_keep_their_inputs_alone(
+    kind: str, layout: str, tmp_path: Path
+) -> None:
+    plain, checkpointed = (
+        kept_bytes(trainer_of(student_of(kind, tmp_path), layout, checkpoint=checkpoint))
+        for checkpoint in ("none", "layers")
+    )
+    assert checkpointed < 0.35 * plain
+
+
+@LAYOUTS
+def test_scoring_never_runs_a_layer_again(layout: str, tmp_path: Path) -> None:
+    """Teacher, reference, and whatever else is scored: no checkpointed call, and the same mode
+    afterwards."""
+    trainer = trainer_of(
+        student_of("lora", tmp_path), layout, checkpoint="layers", hint={"teacher": "live"}
+    )
+    model = trainer.models.student.model
+    calls: list[bool] = []
+    for layer in model.get_decoder().layers:
+        run = layer._gradient_checkpointing_func
+        layer._gradient_checkpointing_func = lambda *args, run=run: (
+            calls.append(torch.is_grad_enabled()) or run(*args)
+        )
+    seeded_outcome(trainer)
+    passes = {"tree": 1, "rows": 2}[layout]  # of the student, with a gradient
+    assert calls == [True] * passes * len(model.get_decoder().layers)
+    assert model.training
+
+
+def test_layers_that_cannot_run_again_are_refused() -> None:
+    class Plain(nn.Module):
+        def gradient_checkpointing_enable(self, options: dict[str, Any]) -> None:
+            raise ValueError(f"Plain is not compatible with gradient checkpointing\n{options}")
+
+    for model in (Plain(), SimpleNamespace()):
+        with pytest.raises(ConfigError, match="cannot run again") as caught:
+            checkpoint_layers(model)
+        assert caught.value.where == "train.checkpoint"
+        assert caught.value.fix == 'set train.checkpoint = "none"'
