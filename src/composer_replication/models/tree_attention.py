@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from composer_replication.models.tree_blocks import BLOCK, visible_blocks
 from composer_replication.models.tree_plan import ForwardSpan, TreePlan, dense_mask
 
 NAME = "token_tree"
@@ -305,6 +306,27 @@ def mask_mod(
     return sees
 
 
+def block_mask(plan: TreePlan, *, window: int | None, device: torch.device | str) -> Any:
+    """FlexAttention's BlockMask of a pass: `mask_mod`, and the blocks in which it has to be asked.
+
+    That of torch's create_block_mask, but no (Q, K) mask is computed for it (models/tree_blocks.py)
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    some_RC, every_RC = visible_blocks(plan, window=window)
+    lists: list[Tensor] = []
+    for blocks_RC in (some_RC & ~every_RC, every_RC):  # those to be masked, then those in full
+        chosen_RC = blocks_RC.to(torch.int32)
+        order_RC = chosen_RC.argsort(dim=-1, descending=True, stable=True)
+        lists += [chosen_RC.sum(dim=-1), order_RC]
+    return BlockMask.from_kv_blocks(
+        *[numbers[None, None].to(device, torch.int32) for numbers in lists],
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask_mod(plan, window=window, device=device),
+        seq_lengths=(len(plan.position_Q), len(plan.seen[0])),
+    )
+
+
 _COMPILED: list[Callable[..., Any]] = []
 
 
@@ -318,7 +340,7 @@ def _flex(
     value: Tensor,
     below: Below,
 ) -> Tensor:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
     if kernel.dropout:
         raise ValueError(
@@ -327,10 +349,7 @@ def _flex(
         )
     key, value = _joined(key, value, below)
     if window not in call.masks:
-        sees = mask_mod(call.plan, window=window, device=query.device)
-        call.masks[window] = create_block_mask(
-            sees, None, None, query.shape[2], key.shape[2], device=str(query.device)
-        )
+        call.masks[window] = block_mask(call.plan, window=window, device=query.device)
     if not _COMPILED:
         _COMPILED.append(torch.compile(flex_attention, dynamic=True))
     cap = kernel.softcap or 1.0
