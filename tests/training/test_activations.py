@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.models.activations import checkpoint_layers
+from composer_replication.models.activations import check_tiles, checkpoint_layers, tiled
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import collate
 from composer_replication.training.health import ChannelStep
@@ -28,6 +28,8 @@ from tests.training.trees import outcome, sessions, trainer_of
 LAYOUTS = pytest.mark.parametrize("layout", ["tree", "rows"])
 LESS: dict[str, dict[str, Any]] = {
     "checkpoint": {"checkpoint": "layers"},
+    "tile": {"tile": 7},
+    "checkpoint and tile": {"checkpoint": "layers", "tile": 7},
 }
 DATA = sessions(4, 5)
 
@@ -124,6 +126,102 @@ def test_scoring_never_runs_a_layer_again(layout: str, tmp_path: Path) -> None:
     passes = {"tree": 1, "rows": 2}[layout]  # of the student, with a gradient
     assert calls == [True] * passes * len(model.get_decoder().layers)
     assert model.training
+
+
+def adapted_model(*, dropout: float) -> Any:
+    """A tiny model under peft, in training mode; its feed-forwards have adapters with dropout."""
+    import peft
+
+    lora = peft.LoraConfig(
+        r=2, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout
+    )
+    model = peft.get_peft_model(make("qwen3").double(), lora).train()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(torch.randn_like(parameter))
+    return model
+
+
+@LAYOUTS
+def test_a_feed_forward_sees_one_tile_at_a_time_and_runs_twice(layout: str) -> None:
+    """Also where its layer is checkpointed, which runs again up to the feed-forward only."""
+    trainer = trainer_of(all_weights(), layout, checkpoint="layers", tile=7, hint={"weight": 0.0})
+    sizes: list[int] = []
+    mlp = trainer.models.student.model.model.layers[0].mlp
+    mlp.gate_proj.register_forward_pre_hook(
+        lambda module, inputs: sizes.append(inputs[0].shape[:-1].numel())
+    )
+    trainer.seed(0)
+    outcome(trainer, DATA)
+    assert max(sizes) == 7
+    batch = collate(*DATA, pad_id=0)
+    required, calls = RequiredForwards.of(trainer.settings, batch), sum(sizes)
+    hidden = run_passes(trainer.models, batch, required).hidden
+    assert calls == 2 * sum(hidden_BTD.shape[:-1].numel() for hidden_BTD in hidden)
+
+
+def test_dropout_in_a_tile_is_that_of_its_forward() -> None:
+    model = adapted_model(dropout=0.5)
+    mlp = model.get_decoder().layers[0].mlp
+    x_BTD = torch.randn(2, 15, 32, dtype=torch.float64, requires_grad=True)
+    weights = [x_BTD, *(p for p in mlp.parameters() if p.requires_grad)]
+
+    def gradients(out_BTD: Tensor) -> list[Tensor]:
+        torch.manual_seed(9)  # whatever is drawn between a forward and its backward
+        drawn = torch.get_rng_state()
+        found = torch.autograd.grad((out_BTD * out_BTD.detach().cos()).sum(), weights)
+        assert torch.equal(torch.get_rng_state(), drawn)
+        return [out_BTD.detach(), *found]
+
+    torch.manual_seed(2)
+    parts = x_BTD.reshape(1, 30, 32).split(7, dim=1)
+    wanted = gradients(torch.cat([mlp(part) for part in parts], dim=1).view(2, 15, 32))
+    torch.manual_seed(2)
+    with tiled(model, tile=7):
+        out_BTD = mlp(x_BTD)
+    assert all(gap([a], [b]) <= 1e-12 for a, b in zip(gradients(out_BTD), wanted, strict=True))
+    assert "forward" not in mlp.__dict__
+
+
+def test_many_tiles_in_bfloat16_are_summed_in_float32() -> None:
+    model = make("qwen3").bfloat16()
+    mlp = model.model.layers[0].mlp
+    x_BTD = torch.randn(1, 2000, 32).bfloat16()
+
+    def gradients(tile: int) -> list[Tensor]:
+        with tiled(model, tile=tile):
+            return list(torch.autograd.grad(mlp(x_BTD).sum(), [*mlp.parameters()]))
+
+    exact = make("qwen3").bfloat16().float()
+    wanted = torch.autograd.grad(
+        exact.model.layers[0].mlp(x_BTD.float()).sum(), [*exact.model.layers[0].mlp.parameters()]
+    )
+    for ours, whole, true in zip(gradients(1), gradients(0), wanted, strict=True):
+        assert gap([ours], [true]) <= 1.5 * gap([whole], [true])
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral", "gemma2", "gemma3", "qwen3_moe"])
+def test_families_whose_feed_forward_can_be_tiled(family: str) -> None:
+    check_tiles(make(family))
+
+
+def test_a_feed_forward_that_cannot_be_tiled_is_refused() -> None:
+    mixing, other_name = make("qwen3"), make("qwen3")
+    mlp = mixing.model.layers[1].mlp
+    mlp.forward = lambda x, forward=mlp.forward: forward(x) + x.cumsum(dim=1)
+    for layer in other_name.model.layers:
+        layer.block, layer.mlp = layer.mlp, None
+    for model, reason in (
+        (mixing, "computes other values in tiles"),
+        (make("gpt_oss"), "cannot run in tiles"),  # it returns a pair
+        (other_name, "has no feed-forward of the name 'mlp'"),
+    ):
+        with pytest.raises(ConfigError, match=reason) as caught:
+            check_tiles(model)
+        assert caught.value.where == "train.tile" and caught.value.fix == "set train.tile = 0"
+    assert "forward" in mlp.__dict__ and "forward" not in mixing.model.layers[0].mlp.__dict__
 
 
 def test_layers_that_cannot_run_again_are_refused() -> None:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
+from composer_replication.models.activations import tiled
 from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
@@ -130,7 +131,9 @@ class ForwardResults:
         ]
         if pairs:
             hidden, grads = zip(*pairs, strict=True)
-            with tree_attention(models.student.model) if models.layout == "tree" else nullcontext():
+            model = models.student.model
+            tree = tree_attention(model) if models.layout == "tree" else nullcontext()
+            with tree, tiled(model, tile=models.settings.tile):
                 torch.autograd.backward(hidden, grads)
 
 
@@ -177,7 +180,8 @@ def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
                 len(hidden),
                 torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape),
             )
-            hidden.append(final_hidden(model, ids_BT))
+            with tiled(model, tile=models.settings.tile):
+                hidden.append(final_hidden(model, ids_BT))
     return ForwardResults(
         hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference_ND
     )
@@ -213,7 +217,8 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
     # keys and values under dropout are not the teacher's: it then reads the trunk again
     shared = required.hint and references["hint"].is_live(model) and not dropout_active(model)
     key_values = KeyValues() if shared else None
-    hidden_QD = tree_hidden(model, plan, keep=key_values)
+    with tiled(model, tile=models.settings.tile):
+        hidden_QD = tree_hidden(model, plan, keep=key_values)
     index_BT = _places(plan, range(len(trunk)), hidden_QD.device)
     places: dict[Kind, tuple[int, Tensor]] = {
         "student": (0, index_BT[: len(student)]),

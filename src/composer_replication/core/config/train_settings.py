@@ -177,6 +177,10 @@ class TrainSettings(Settings):
     """Activation checkpointing, for longer sessions on the same card: with "layers" a layer keeps
     only its input for the backward and runs again there. Same losses and gradients; 1.1 to 1.4 x
     the time for .3 to .5 x the memory of a step with 3 or 4 layers, and less with more layers."""
+    tile: int = Field(default=0, ge=0)
+    """Tokens of a feed-forward that are computed at a time, beside checkpoint = "layers"; its inner
+    states exist for one tile. 0 = all at once. Same losses and gradients; 2048 saves another third
+    of the memory for .1 x the time."""
     layout: Literal["tree", "rows"] = "tree"
     """"tree" = prefixes that rows of a micro-batch share are computed once; "rows" = each row
     separately, which works with any model."""
