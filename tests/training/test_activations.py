@@ -17,7 +17,9 @@ from composer_replication.core.config.student_settings import LoraSettings, Stud
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.activations import check_tiles, checkpoint_layers, tiled
 from composer_replication.models.load_student import Student, load_student
+from composer_replication.models.tree_attention import KeyValues
 from composer_replication.tokens.batch import collate
+from composer_replication.training import passes as passes_module
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.passes import RequiredForwards, run_passes
 from composer_replication.training.state import Trainer
@@ -106,6 +108,27 @@ def test_checkpointed_layers_keep_their_inputs_alone(
         for checkpoint in ("none", "layers")
     )
     assert checkpointed < 0.35 * plain
+
+
+def test_keys_and_values_are_kept_up_to_the_last_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where layers are checkpointed, and no longer than the live teacher reads them."""
+    kept: list[KeyValues] = []
+    sizes: set[int] = set()
+
+    class Recorded(KeyValues):
+        def add(self, layer: int, key: Tensor, value: Tensor) -> None:
+            super().add(layer, key, value)
+            kept.append(self)
+            sizes.update(
+                t.untyped_storage().nbytes() // t[:, :, :1].nbytes for t in self.layers[layer]
+            )
+
+    monkeypatch.setattr(passes_module, "KeyValues", Recorded)
+    examples, _ = DATA
+    trainer = trainer_of(all_weights(), "tree", checkpoint="layers")
+    seeded_outcome(trainer)
+    assert sizes == {sum(max(view.at for view in example.hints) for example in examples)}
+    assert not any(key_values.layers for key_values in kept)
 
 
 @LAYOUTS

@@ -39,9 +39,19 @@ _COPIED_KEYS = 1 << 16
 
 @dataclass(slots=True)
 class KeyValues:
-    """Keys and values of every layer of one pass, without gradient: (1, G, Q, E) each."""
+    """Keys and values of every layer of one pass, without gradient: (1, G, Q, E) each.
+
+    `place_K` are the places of the tokens that are kept, as a copy; None = all, without a copy.
+    """
 
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    place_K: Tensor | None = None
+
+    def add(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Keep what a layer computed, detached by the caller."""
+        if self.place_K is not None:
+            key, value = (t.index_select(2, self.place_K.to(t.device)) for t in (key, value))
+        self.layers[layer] = (key, value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,7 +135,7 @@ def tree_attention_forward(
     if tree_call is None or query.shape[:3:2] != (1, tree_call.plan.size):
         raise ValueError(f"attention {NAME!r} needs a pass of a forest: call tree_hidden")
     if tree_call.keep is not None:
-        tree_call.keep.layers[module.layer_idx] = (key.detach(), value.detach())
+        tree_call.keep.add(module.layer_idx, key.detach(), value.detach())
     below = tree_call.cache.layers[module.layer_idx] if tree_call.cache is not None else None
     kernel = _Kernel(scale=scaling, dropout=dropout, softcap=softcap, sinks_H=s_aux)
     window = sliding_window if sliding_window is not None else _window_by_type(module)
