@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from composer_replication.core.channel_names import CHANNELS, Channel
@@ -24,7 +25,7 @@ from composer_replication.training.health import ChannelStep
 from composer_replication.training.passes import RequiredForwards, run_passes
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
-from tests.training.small_student import WordTokenizer, small_model
+from tests.training.small_student import WordTokenizer, make_config, small_model
 from tests.training.trees import outcome, sessions, trainer_of
 
 LAYOUTS = pytest.mark.parametrize("layout", ["tree", "rows"])
@@ -32,6 +33,8 @@ LESS: dict[str, dict[str, Any]] = {
     "checkpoint": {"checkpoint": "layers"},
     "tile": {"tile": 7},
     "checkpoint and tile": {"checkpoint": "layers", "tile": 7},
+    "offload": {"checkpoint": "layers", "offload": True},
+    "all": {"checkpoint": "layers", "tile": 7, "offload": True},
 }
 DATA = sessions(4, 5)
 
@@ -108,6 +111,48 @@ def test_checkpointed_layers_keep_their_inputs_alone(
         for checkpoint in ("none", "layers")
     )
     assert checkpointed < 0.35 * plain
+
+
+@LAYOUTS
+@pytest.mark.parametrize("tile", [0, 7])
+def test_layer_inputs_wait_elsewhere(
+    tile: int, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files stand for the host's memory: what a forward keeps is written there, and the gradients
+    are computed from what is read back."""
+    files: list[Path] = []
+
+    def in_files(*, pin_memory: bool, device_type: str) -> Any:
+        assert (pin_memory, device_type) == (False, "cpu")
+
+        def write(tensor: Tensor) -> Path:
+            files.append(tmp_path / str(len(files)))
+            torch.save(tensor.clone(), files[-1])
+            return files[-1]
+
+        return torch.autograd.graph.saved_tensors_hooks(write, torch.load)
+
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", in_files)
+    less = {"checkpoint": "layers", "tile": tile}
+    offloaded = trainer_of(all_weights(), layout, offload=True, **less)
+    _, gradients = seeded_outcome(offloaded)
+    _, wanted = seeded_outcome(trainer_of(all_weights(), layout, **less))
+    assert gap(gradients, wanted) <= 1e-12
+    # the layers' inputs are among the files, and no inner state
+    files.clear()
+    required = RequiredForwards.of(offloaded.settings, batch := collate(*DATA, pad_id=0))
+    hidden = run_passes(offloaded.models, batch, required).hidden
+    shapes = [tuple(torch.load(file).shape) for file in files]
+    num_layers = len(offloaded.models.student.model.model.layers)
+    for hidden_BTD in hidden:
+        assert shapes.count(tuple(hidden_BTD.shape)) >= num_layers
+    inner_size = offloaded.models.student.model.config.intermediate_size
+    assert all(inner_size not in shape for shape in shapes)
+
+
+def test_offload_without_checkpoints_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"every inner state.*set checkpoint = layers"):
+        make_config(offload=True)
 
 
 def test_keys_and_values_are_kept_up_to_the_last_hint(monkeypatch: pytest.MonkeyPatch) -> None:

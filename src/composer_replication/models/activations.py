@@ -2,7 +2,8 @@
 
     checkpoint_layers(model)             # once: each layer keeps its input, and runs again
     with tiled(model, tile=2048):        # around a forward and its backward: feed-forward in tiles
-        hidden_BTD = final_hidden(model, ids_BT)
+        with in_host_memory(model):      # layer inputs wait there until the backward
+            hidden_BTD = final_hidden(model, ids_BT)
         hidden_BTD.backward(grad_BTD)
 
 No value and no gradient changes, except by rounding. Only training passes are affected: a layer is
@@ -14,7 +15,7 @@ Shapes: B rows, T length, D hidden size, n tokens of a tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -67,6 +68,17 @@ def tiled(model: Any, *, tile: int) -> Iterator[None]:
                 del block.forward
             else:
                 block.forward = forward
+
+
+def in_host_memory(model: Any) -> AbstractContextManager[None]:
+    """What a forward keeps for its backward is copied to host memory, and back when it is needed.
+
+    With checkpointed layers these are the inputs of the layers; without, it would be everything.
+    Run only the forward inside. On a CPU nothing is copied. Example: with in_host_memory(model):
+    ...
+    """
+    kind = next(model.parameters()).device.type
+    return torch.autograd.graph.save_on_cpu(pin_memory=kind != "cpu", device_type=kind)
 
 
 def check_tiles(model: Any) -> None:

@@ -22,7 +22,7 @@ B * T or Q, N loss tokens, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.models.activations import tiled
+from composer_replication.models.activations import in_host_memory, tiled
 from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
@@ -153,6 +153,15 @@ def score_targets(
     return reference.predictors(rows, targets, max_tokens=models.settings.micro_tokens)
 
 
+@contextmanager
+def _keeping_less(models: TrainingModels) -> Iterator[None]:
+    """Around a forward with a gradient: what train.tile and train.offload ask for."""
+    model, settings = models.student.model, models.settings
+    host = in_host_memory(model) if settings.offload else nullcontext()
+    with tiled(model, tile=settings.tile), host:
+        yield
+
+
 # ---- rows ----
 
 
@@ -181,7 +190,7 @@ def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
                 len(hidden),
                 torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape),
             )
-            with tiled(model, tile=models.settings.tile):
+            with _keeping_less(models):
                 hidden.append(final_hidden(model, ids_BT))
     return ForwardResults(
         hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference_ND
@@ -223,7 +232,7 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
         hint_rows = range(len(trunk), len(forest.paths))
         below, place_K = forest.part_of(plan, hint_rows)
         key_values.place_K = place_K
-    with tiled(model, tile=models.settings.tile):
+    with _keeping_less(models):
         hidden_QD = tree_hidden(model, plan, keep=key_values)
     index_BT = _places(plan, range(len(trunk)), hidden_QD.device)
     places: dict[Kind, tuple[int, Tensor]] = {

@@ -181,6 +181,9 @@ class TrainSettings(Settings):
     """Tokens of a feed-forward that are computed at a time, beside checkpoint = "layers"; its inner
     states exist for one tile. 0 = all at once. Same losses and gradients; 2048 saves another third
     of the memory for .1 x the time."""
+    offload: bool = False
+    """The layers' inputs wait in host memory for the backward; needs checkpoint = "layers". Same
+    losses and gradients; on the card the inputs of one layer remain, in place of those of all."""
     layout: Literal["tree", "rows"] = "tree"
     """"tree" = prefixes that rows of a micro-batch share are computed once; "rows" = each row
     separately, which works with any model."""
@@ -235,6 +238,13 @@ class TrainSettings(Settings):
                 " and lower the limit of the next"
             )
             raise ValueError(f"{message}; set it to 1 or more, or to 0 for no such clip")
+        return self
+
+    @model_validator(mode="after")
+    def _only_layer_inputs_are_offloaded(self) -> Self:
+        if self.offload and self.checkpoint != "layers":
+            message = "offload would copy every inner state of every layer to host memory"
+            raise ValueError(f"{message}; set checkpoint = layers, or offload = false")
         return self
 
     @model_validator(mode="after")
