@@ -101,6 +101,27 @@ def test_values_and_gradients_are_the_plain_step_s(
     assert all(gradient.any() for gradient in gradients)
 
 
+@pytest.mark.parametrize(
+    ("family", "within"),
+    [
+        ("llama", 1e-12),
+        ("mistral", 1e-12),
+        ("gemma2", 2e-5),  # its attention is computed in float32
+        ("gemma3", 1e-12),
+        ("qwen3_moe", 2e-5),  # its experts have no float64
+    ],
+)
+def test_other_families(family: str, within: float) -> None:
+    """Windows, soft caps, norms behind the feed-forward, experts."""
+    dtype = torch.float64 if within < 1e-6 else torch.float32
+
+    def gradients(**train: Any) -> list[Tensor]:
+        student = Student(name="test", model=make(family).to(dtype), tokenizer=WordTokenizer())
+        return seeded_outcome(trainer_of(student, "tree", **train))[1]
+
+    assert gap(gradients(**LESS["all"]), gradients()) <= within
+
+
 @LAYOUTS
 @pytest.mark.parametrize("kind", ["all weights", "lora"])
 def test_checkpointed_layers_keep_their_inputs_alone(
