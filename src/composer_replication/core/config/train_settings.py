@@ -175,12 +175,12 @@ class TrainSettings(Settings):
     results."""
     checkpoint: Literal["none", "layers"] = "none"
     """Activation checkpointing, for longer sessions on the same card: with "layers" a layer keeps
-    only its input for the backward and runs again there. Same losses and gradients; 1.1 to 1.4 x
-    the time for .3 to .5 x the memory of a step with 3 or 4 layers, and less with more layers."""
+    only its input for the backward and runs again there. Same losses and gradients; 1.2 to 1.4 x
+    the time for .5 to .65 x the memory of a step with 3 or 4 layers, and less with more layers."""
     tile: int = Field(default=0, ge=0)
     """Tokens of a feed-forward that are computed at a time, beside checkpoint = "layers"; its inner
-    states exist for one tile. 0 = all at once. Same losses and gradients; 2048 saves another third
-    of the memory for .1 x the time."""
+    states exist for one tile. 0 = all at once. Same losses and gradients; about .7 x the memory of
+    checkpoint alone, 1.05 x the time."""
     offload: bool = False
     """The layers' inputs wait in host memory for the backward; needs checkpoint = "layers". Same
     losses and gradients; on the card the inputs of one layer remain, in place of those of all."""
