@@ -22,10 +22,18 @@ from composer_replication.models.tree_attention import KeyValues
 from composer_replication.tokens.batch import collate
 from composer_replication.training import passes as passes_module
 from composer_replication.training.health import ChannelStep
+from composer_replication.training.loop import train as run_training
 from composer_replication.training.passes import RequiredForwards, run_passes
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
-from tests.training.small_student import WordTokenizer, make_config, small_model
+from tests.training.small_student import (
+    WordTokenizer,
+    make_config,
+    make_example,
+    make_pair,
+    make_run,
+    small_model,
+)
 from tests.training.trees import outcome, sessions, trainer_of
 
 LAYOUTS = pytest.mark.parametrize("layout", ["tree", "rows"])
@@ -37,6 +45,8 @@ LESS: dict[str, dict[str, Any]] = {
     "all": {"checkpoint": "layers", "tile": 7, "offload": True},
 }
 DATA = sessions(4, 5)
+EXAMPLES = [make_example(number, hints=1 + number % 2) for number in range(6)]
+PAIRS = [make_pair(0), make_pair(1)]
 
 
 def all_weights(**options: Any) -> Student:
@@ -99,6 +109,35 @@ def test_values_and_gradients_are_the_plain_step_s(
         assert losses[name].grad_norm == pytest.approx(plain[name].grad_norm, rel=1e-9)
     assert gap(gradients, wanted) <= 1e-12
     assert all(gradient.any() for gradient in gradients)
+
+
+@LAYOUTS
+def test_a_whole_run_is_the_plain_run(layout: str, tmp_path: Path) -> None:
+    """With the steps that only measure, references that are copies, a slow average, checkpoints of
+    the run and the token probe."""
+
+    def run(name: str, **train: Any) -> tuple[list[dict[str, Any]], list[Tensor]]:
+        config = make_config(
+            layout=layout,
+            **{"hint": {"teacher": "ema"}, "preference": {"weight": 1.0}, "grad_every": 2, **train},
+        )
+        student, folder = all_weights(), make_run(tmp_path / name, config)
+        run_training(config, student=student, examples=EXAMPLES, pairs=PAIRS, run=folder)
+        weights = [p.detach() for p in student.model.parameters()]
+        assert all("forward" not in module.__dict__ for module in student.model.modules())
+        return folder.metrics(), weights
+
+    (metrics, weights), (plain, wanted) = run("all", **LESS["all"]), run("plain")
+    assert len(metrics) == len(plain) == 4
+    for ours, theirs in zip(metrics, plain, strict=True):
+        numbers, expected = (
+            {key: value for key, value in line.items() if isinstance(value, float)}
+            for line in ({**ours, "step_s": None}, {**theirs, "step_s": None})
+        )
+        assert numbers == pytest.approx(expected, rel=1e-6)
+        assert {"loss", "lm_ce/loss", "hint/loss", "preference/grad_norm"} <= numbers.keys()
+    assert "hint/grad_norm_parameters" in plain[0]
+    assert gap(weights, wanted) <= 1e-6
 
 
 @pytest.mark.parametrize(
