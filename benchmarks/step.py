@@ -156,10 +156,10 @@ def on_cuda(model: Any) -> bool:
 
 
 def trainer_for(
-    model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None
+    model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None, **train: Any
 ) -> Trainer:
     """The project's own trainer with the three channels, or one of them, and a frozen reference a
-    little away from the student."""
+    little away from the student; `train` are further settings."""
     weights: dict[str, dict[str, Any]] = {
         name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0}
         for name in CHANNELS
@@ -167,9 +167,8 @@ def trainer_for(
     weights["policy"]["clip"] = 1e9
     weights["hint"] |= {"teacher": "live"}
     weights["preference"] |= {"anchor": 0.0}
-    config = Config.model_validate(
-        {"train": {**weights, "layout": layout, "micro_tokens": micro_tokens, "balance": "none"}}
-    )
+    fixed = {"layout": layout, "micro_tokens": micro_tokens, "balance": "none"}
+    config = Config.model_validate({"train": {**weights, **fixed, **train}})
     student = Student(name="bench", model=model, tokenizer=NoTokenizer())
     trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
     if "preference" in trainer.models.references:
@@ -187,12 +186,11 @@ def ours(
     *,
     layout: str,
     micro_tokens: int,
+    **train: Any,
 ) -> Step:
-    """The step as training/step.py takes it."""
-    trainer, counts = (
-        trainer_for(model, layout=layout, micro_tokens=micro_tokens),
-        count([example], pairs),
-    )
+    """The step as training/step.py takes it; `train` are further settings."""
+    trainer = trainer_for(model, layout=layout, micro_tokens=micro_tokens, **train)
+    counts = count([example], pairs)
     micros = (
         [([example], pairs)]
         if layout == "rows"
@@ -208,8 +206,8 @@ def ours(
     return step
 
 
-def tree(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
-    return ours(model, example, pairs, layout="tree", micro_tokens=1 << 20)
+def tree(model: Any, example: TrainingExample, pairs: list[PreferencePair], **train: Any) -> Step:
+    return ours(model, example, pairs, layout="tree", micro_tokens=1 << 20, **train)
 
 
 def rows(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
@@ -510,13 +508,15 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def run(variant: str, pairs: int, options: argparse.Namespace) -> dict[str, Any]:
-    """`measure` in a fresh process."""
+def run(
+    variant: str, pairs: int, options: argparse.Namespace, *, script: str = __file__
+) -> dict[str, Any]:
+    """`measure` in a fresh process, by a script that has these options."""
     shape = [
         f"--{name}={getattr(options, name)}"
         for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")
     ]
-    command = [sys.executable, __file__, "--child", variant, "--pairs", str(pairs), *shape]
+    command = [sys.executable, script, "--child", variant, "--pairs", str(pairs), *shape]
     process = subprocess.run(
         command,
         capture_output=True,

@@ -77,7 +77,10 @@ def describe(error: BaseException) -> Problem:
     # by name, because torch is not imported here
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Problem(
-            what="not enough memory", fix="lower train.micro_tokens, or take a smaller student"
+            what="not enough memory",
+            fix=(
+                "set train.checkpoint = layers, lower train.micro_tokens, or take a smaller student"
+            ),
         )
     if isinstance(error, OSError):
         path = str(error.filename or "")

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from composer_replication.models.tree_blocks import BLOCK, visible_blocks
 from composer_replication.models.tree_plan import ForwardSpan, TreePlan, dense_mask
 
 NAME = "token_tree"
@@ -38,9 +39,19 @@ _COPIED_KEYS = 1 << 16
 
 @dataclass(slots=True)
 class KeyValues:
-    """Keys and values of every layer of one pass, without gradient: (1, G, Q, E) each."""
+    """Keys and values of every layer of one pass, without gradient: (1, G, Q, E) each.
+
+    `place_K` are the places of the tokens that are kept, as a copy; None = all, without a copy.
+    """
 
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    place_K: Tensor | None = None
+
+    def add(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Keep what a layer computed, detached by the caller."""
+        if self.place_K is not None:
+            key, value = (t.index_select(2, self.place_K.to(t.device)) for t in (key, value))
+        self.layers[layer] = (key, value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +135,7 @@ def tree_attention_forward(
     if tree_call is None or query.shape[:3:2] != (1, tree_call.plan.size):
         raise ValueError(f"attention {NAME!r} needs a pass of a forest: call tree_hidden")
     if tree_call.keep is not None:
-        tree_call.keep.layers[module.layer_idx] = (key.detach(), value.detach())
+        tree_call.keep.add(module.layer_idx, key.detach(), value.detach())
     below = tree_call.cache.layers[module.layer_idx] if tree_call.cache is not None else None
     kernel = _Kernel(scale=scaling, dropout=dropout, softcap=softcap, sinks_H=s_aux)
     window = sliding_window if sliding_window is not None else _window_by_type(module)
@@ -305,6 +316,27 @@ def mask_mod(
     return sees
 
 
+def block_mask(plan: TreePlan, *, window: int | None, device: torch.device | str) -> Any:
+    """FlexAttention's BlockMask of a pass: `mask_mod`, and the blocks in which it has to be asked.
+
+    That of torch's create_block_mask, but no (Q, K) mask is computed for it (models/tree_blocks.py)
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    some_RC, every_RC = visible_blocks(plan, window=window)
+    lists: list[Tensor] = []
+    for blocks_RC in (some_RC & ~every_RC, every_RC):  # those to be masked, then those in full
+        chosen_RC = blocks_RC.to(torch.int32)
+        order_RC = chosen_RC.argsort(dim=-1, descending=True, stable=True)
+        lists += [chosen_RC.sum(dim=-1), order_RC]
+    return BlockMask.from_kv_blocks(
+        *[numbers[None, None].to(device, torch.int32) for numbers in lists],
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask_mod(plan, window=window, device=device),
+        seq_lengths=(len(plan.position_Q), len(plan.seen[0])),
+    )
+
+
 _COMPILED: list[Callable[..., Any]] = []
 
 
@@ -318,7 +350,7 @@ def _flex(
     value: Tensor,
     below: Below,
 ) -> Tensor:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
     if kernel.dropout:
         raise ValueError(
@@ -327,10 +359,7 @@ def _flex(
         )
     key, value = _joined(key, value, below)
     if window not in call.masks:
-        sees = mask_mod(call.plan, window=window, device=query.device)
-        call.masks[window] = create_block_mask(
-            sees, None, None, query.shape[2], key.shape[2], device=str(query.device)
-        )
+        call.masks[window] = block_mask(call.plan, window=window, device=query.device)
     if not _COMPILED:
         _COMPILED.append(torch.compile(flex_attention, dynamic=True))
     cap = kernel.softcap or 1.0

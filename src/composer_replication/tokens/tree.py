@@ -168,6 +168,23 @@ class Forest:
         wanted = {node for row in rows for node in self.paths[row] if node not in cached_nodes}
         return _pack(self, wanted, cached)
 
+    def part_of(self, below: Pass, rows: Sequence[int]) -> tuple[Pass, Tensor]:
+        """A pass over what `below` holds of these rows, and the place in `below` of each of its
+        tokens: all of the cache of `below` that a pass over these rows reads.
+
+        >>> forest = Forest.grow([(1, 2, 3), (1, 2, 9), (7,)])
+        >>> part, place_Q = forest.part_of(forest.over([2, 0]), [1])
+        >>> part.ids_Q.tolist(), place_Q.tolist()
+        ([1, 2], [0, 1])
+        """
+        shared = {node for row in rows for node in self.paths[row] if node in below.starts}
+        part = _pack(self, shared, None)
+        places = [
+            torch.arange(start := below.starts[node], start + len(self.nodes[node].ids))
+            for node in part.starts
+        ]
+        return part, torch.cat([torch.zeros(0, dtype=torch.long), *places])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:

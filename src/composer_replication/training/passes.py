@@ -15,13 +15,14 @@ Two layouts, the same values (config.train.layout):
 
 A loss is computed on detached copies of the hidden states that predict its tokens
 (`ForwardResults.leaves`): each loss is walked back once to these, and the trunk once for their sum.
-Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
+Shapes: B rows, T length, Q tokens of a pass, K tokens of it whose keys and values are kept, M =
+B * T or Q, N loss tokens, D hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
+from composer_replication.models.activations import in_host_memory, tiled
 from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
@@ -130,7 +132,9 @@ class ForwardResults:
         ]
         if pairs:
             hidden, grads = zip(*pairs, strict=True)
-            with tree_attention(models.student.model) if models.layout == "tree" else nullcontext():
+            model = models.student.model
+            tree = tree_attention(model) if models.layout == "tree" else nullcontext()
+            with tree, tiled(model, tile=models.settings.tile):
                 torch.autograd.backward(hidden, grads)
 
 
@@ -147,6 +151,15 @@ def score_targets(
     if models.layout == "tree":
         return _ask(models, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
     return reference.predictors(rows, targets, max_tokens=models.settings.micro_tokens)
+
+
+@contextmanager
+def _keeping_less(models: TrainingModels) -> Iterator[None]:
+    """Around a forward with a gradient: what train.tile and train.offload ask for."""
+    model, settings = models.student.model, models.settings
+    host = in_host_memory(model) if settings.offload else nullcontext()
+    with tiled(model, tile=settings.tile), host:
+        yield
 
 
 # ---- rows ----
@@ -177,7 +190,8 @@ def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
                 len(hidden),
                 torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape),
             )
-            hidden.append(final_hidden(model, ids_BT))
+            with _keeping_less(models):
+                hidden.append(final_hidden(model, ids_BT))
     return ForwardResults(
         hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference_ND
     )
@@ -212,8 +226,14 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
     plan = forest.over(range(len(trunk)))
     # keys and values under dropout are not the teacher's: it then reads the trunk again
     shared = required.hint and references["hint"].is_live(model) and not dropout_active(model)
-    key_values = KeyValues() if shared else None
-    hidden_QD = tree_hidden(model, plan, keep=key_values)
+    key_values, below, place_K = KeyValues() if shared else None, plan, None
+    if key_values is not None and models.settings.checkpoint == "layers":
+        # no graph holds them any more: only what a hint's branch can see, up to the last hint
+        hint_rows = range(len(trunk), len(forest.paths))
+        below, place_K = forest.part_of(plan, hint_rows)
+        key_values.place_K = place_K
+    with _keeping_less(models):
+        hidden_QD = tree_hidden(model, plan, keep=key_values)
     index_BT = _places(plan, range(len(trunk)), hidden_QD.device)
     places: dict[Kind, tuple[int, Tensor]] = {
         "student": (0, index_BT[: len(student)]),
@@ -227,19 +247,23 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
     }
     predictors: dict[str, Tensor] = {}
     if key_values is not None:
+        below_KD = hidden_QD.detach()
+        if place_K is not None:
+            below_KD = below_KD[place_K.to(below_KD.device)]
 
         def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
-            branches = forest.over([len(trunk) + row for row in part], cached=plan)
+            branches = forest.over([len(trunk) + row for row in part], cached=below)
             with references["hint"].scoring() as live:
                 branch_QD = hidden_QD[:0]
                 if branches.size:
                     branch_QD = tree_hidden(live, branches, cache=key_values)
-            yield branches, torch.cat([hidden_QD.detach(), branch_QD])
+            yield branches, torch.cat([below_KD, branch_QD])
 
         live_predictors = _predictors(
             models, hint_requests, on_cache, known=trunk, first=len(trunk)
         )
         predictors = {names[i, 0]: hidden_ND for i, hidden_ND in enumerate(live_predictors)}
+        key_values.layers.clear()  # before any other model runs
     # 3. Every other model: one pass each.
     requests: dict[str, tuple[Reference, _ReferenceRequest]] = {
         name: (models.teachers[teacher], hint_requests[request])

@@ -16,6 +16,7 @@ from torch import Tensor
 from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.schedules import TaidSchedule
+from composer_replication.models.activations import check_tiles, checkpoint_layers
 from composer_replication.models.load_student import Student
 from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.training.channel_weights import channel_weights
@@ -102,6 +103,10 @@ def make_models(
         # one frozen copy of the start is enough for both
         reference_model = scoring.get("preference") or frozen_reference(student)
     why_rows = why_not_tree(student.model) if settings.layout == "tree" else ""
+    if settings.checkpoint == "layers":
+        checkpoint_layers(student.model)
+    if settings.tile:
+        check_tiles(student.model)
     return TrainingModels(
         settings=settings,
         student=student,
