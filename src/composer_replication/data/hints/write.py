@@ -330,5 +330,5 @@ def _hint(draft: HintDraft) -> Hint:
             knows=draft.knows,
             names=listed_names(draft.text, fixed=" ".join(_fixed_words())),
         ),
-        decision=decision_of(draft.context),
+        decision=decision_of(draft.context, draft.text),
     )
