@@ -192,7 +192,12 @@ def _run_first(context: SiteContext, advice: str) -> Decision:
         return _in_place_of(context, full_word or place, right=wanted[-1:])
     at = 0 if wanted[0] == "cd" else place and place.command
     if at is None:
-        at = next((i for i, s in enumerate(simple) if s.name == wanted[0]), 0)
+        of_program = (
+            i for i, s in enumerate(simple) if wanted[0] in (s.program, s.name, *s.wrappers)
+        )
+        at = next(of_program, 0)
+    if simple and wanted[0] in simple[at].wrappers:
+        wanted = wanted[1:]
     words = [simple[at].program, *simple[at].words] if simple else []
     pairs = enumerate(zip(words, wanted, strict=False))
     i = next((i for i, (word, other) in pairs if word != other), None)
