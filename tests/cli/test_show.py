@@ -3,6 +3,7 @@ harmless, ids forgiven."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 
 from composer_replication.cli.lookup import find_index
 from composer_replication.cli.render_terminal import mask_text
+from composer_replication.core.codec import read_hints, record_to_json
 from composer_replication.core.errors import DataError
 from composer_replication.core.harmless import harmless
+from composer_replication.core.jsonl import write_lines
+from composer_replication.core.site import Decision
 from tests.cli.workspace import HOSTILE, fill, recompose, session
 
 
@@ -60,6 +64,27 @@ def test_the_json_of_a_site_has_the_same_content(work: Path) -> None:
 def test_what_is_left_out_is_counted(work: Path) -> None:
     result = recompose("show", "site", "s001", "--before", "1", "--after", "0", cwd=work)
     assert "2 earlier turns" in result.out and "I look first." not in result.out
+
+
+@pytest.mark.parametrize(
+    ("decision", "shown"),
+    [
+        (Decision(part="tool", wrong="Edit", right=("Read",)), "the tool Edit · right: Read"),
+        (Decision(part="argument", wrong="path"), "the argument path · right: not known"),
+        (Decision(part="argument", right=("a", "b")), "an argument is missing · right: a, b"),
+        (Decision(part="value", argument="p"), "the value of p · right: not known"),
+        (Decision(part="value", wrong="x", argument="p"), "x in p · right: not known"),
+        (Decision(part="call"), "the whole call · right: not known"),
+        (None, "not known · right: not known"),
+    ],
+)
+def test_a_site_shows_what_was_wrong_and_what_counts_as_right(
+    work: Path, decision: Decision | None, shown: str
+) -> None:
+    path = work / "recompose" / "hints.jsonl"
+    hints = [replace(hint, decision=decision) for hint in read_hints(path)]
+    write_lines(path, map(record_to_json, hints))
+    assert f"wrong: {shown}" in recompose("show", "site", "s001", cwd=work).out
 
 
 def test_a_site_without_a_hint_says_so(work: Path) -> None:

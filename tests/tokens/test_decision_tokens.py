@@ -3,6 +3,7 @@ right."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,3 +221,33 @@ def test_a_decision_outside_its_target_is_refused() -> None:
             target_ids=(7, 8),
             decisions=(outside,),
         )
+
+
+@pytest.mark.parametrize(("family", "fixture"), CASES)
+@pytest.mark.parametrize("wrong", ["🎉", "a🎉", "🎉a", "漢字", "ü"])
+def test_the_span_holds_all_tokens_of_its_first_and_last_character(
+    family: str, fixture: str, wrong: str
+) -> None:
+    """Of a character of several tokens the first alone reads as U+FFFD, which is a character."""
+    render = renderer(family, fixture)
+    message = replace(MESSAGE, blocks=(ToolCall("c2", "Edit", {"p": f"🎉漢{wrong}ü🎉"}),))
+    decision = Decision(part="value", argument="p", wrong=wrong, occurrence=wrong == "🎉")
+    tokens = found(render, decision, message)
+    assert tokens is not None
+    ((a, b),) = tokens.spans
+    ids = body(render, message)
+    forms = (wrong, json.dumps(wrong)[1:-1])  # as it is, or as the family escapes it
+
+    def holds(text: str) -> bool:
+        return any(form in text for form in forms)
+
+    assert holds(render.codec.decode(ids[a:b]))
+    assert not holds(render.codec.decode(ids[a + 1 : b]))
+    assert not holds(render.codec.decode(ids[a : b - 1]))
+
+
+def test_a_decision_whose_text_the_value_does_not_hold_is_not_known() -> None:
+    decision = Decision(part="value", argument="p", wrong="a.py", right=("b.py",))
+    assert found(renderer("qwen3", "qwen3"), decision) is not None
+    assert found(renderer("qwen3", "qwen3"), replace(decision, wrong="lib/a.py")) is None
+    assert found(renderer("qwen3", "qwen3"), replace(decision, occurrence=1)) is None

@@ -85,13 +85,46 @@ def render_turn(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
     return text
 
 
-def hint_panel(hint: str | None) -> Panel:
-    """The hint above the mistaken message."""
+def decision_text(decision: Mapping[str, Any] | None) -> str:
+    """What of the mistaken call was wrong, and what counts as right there.
+
+    >>> decision_text({"part": "tool", "wrong": "Edit", "right": ["Read"]})
+    'wrong: the tool Edit · right: Read'
+    >>> decision_text({"part": "value", "wrong": "rg", "argument": "command", "occurrence": 1})
+    'wrong: rg (place 2 of this text) in command · right: not known'
+    """
+    if decision is None:
+        return "wrong: not known · right: not known"
+    part, wrong = decision["part"], decision.get("wrong", "")
+    argument, occurrence = decision.get("argument", ""), decision.get("occurrence", 0)
+    if part == "tool":
+        what = f"the tool {wrong}"
+    elif part == "argument":
+        what = f"the argument {wrong}" if wrong else "an argument is missing"
+    elif part == "value":
+        place = f" (place {occurrence + 1} of this text)" if occurrence else ""
+        what = f"{wrong}{place} in {argument}" if wrong else f"the value of {argument}"
+    else:
+        what = "the whole call"
+    return f"wrong: {what} · right: {', '.join(decision.get('right', ())) or 'not known'}"
+
+
+def hint_panel(hint: str | None, *, decision: str = "") -> Panel:
+    """The hint above the mistaken message, and its decision as `decision_text` writes it."""
     none = (
         "no hint: not a mistake, or no writer had anything to say, or `recompose hints` has not run"
     )
     body = Text(harmless(hint)) if hint else Text(none, style="dim")
+    if decision:
+        body.append(f"\n{harmless(decision)}", style="dim")
     return Panel(body, title=f"hint · {TEACHER_ONLY}", title_align="left", border_style="yellow")
+
+
+def _site_hint(site: Mapping[str, Any]) -> Panel:
+    hint = site["hint"]
+    if hint is None:
+        return hint_panel(None)
+    return hint_panel(hint["text"], decision=decision_text(hint.get("decision")))
 
 
 def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
@@ -112,7 +145,7 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         )
     for turn in view["before"]:
         yield render_turn(turn, full=full)
-    yield hint_panel(view["hint"])
+    yield _site_hint(site)
     yield render_turn(view["message"], full=full)
     for turn in view["after"]:
         yield render_turn(turn, full=full)
@@ -141,7 +174,7 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
             )
         for site in turn.get("sites", ()):
             if site["hint"] is not None:
-                yield hint_panel(site["hint"]["text"])
+                yield _site_hint(site)
         notes = ", ".join(f"{site['kind']} ({site['category']})" for site in turn.get("sites", ()))
         yield render_turn(turn, full=full, note=notes)
 

@@ -104,24 +104,31 @@ class Decision:
 
     `part`: "tool" = the tool's name; "argument" = the name of an argument (`wrong` is "" if one is
     missing); "value" = the text `wrong` in the value of `argument` ("" = all of it); "call" = all
-    of the call. `right` are texts that could stand there; empty = unknown, and then no log-odds of
-    right against wrong can be measured.
+    of the call. `occurrence` counts the places above it in the value at which the same text stands,
+    but was not wrong. `right` are texts that could stand there; empty = unknown, and then no
+    log-odds of right against wrong can be measured.
     Example: Decision(part="tool", wrong="Edit", right=("Read",))
     """
 
     part: Literal["tool", "argument", "value", "call"]
     wrong: str = ""
     argument: str = ""
+    occurrence: int = 0
     right: tuple[str, ...] = ()
 
     def with_text(self, call: ToolCall, text: str) -> ToolCall:
-        """The call with `text` in place of what was wrong; the same call for the part "call".
+        """The call with `text` in place of what was wrong; the same call for the part "call", and
+        if its argument does not hold the wrong text.
 
         >>> call = ToolCall("c1", "Read", {"path": "src/a.py"})
         >>> Decision(part="argument", wrong="path").with_text(call, "file_path").arguments
         {'file_path': 'src/a.py'}
         >>> Decision(part="value", wrong="a.py", argument="path").with_text(call, "b.py").arguments
         {'path': 'src/b.py'}
+        >>> line = ToolCall("c2", "Bash", {"command": "ls target/ && rg foo"})
+        >>> program = Decision(part="value", wrong="rg", argument="command", occurrence=1)
+        >>> program.with_text(line, "grep").arguments
+        {'command': 'ls target/ && grep foo'}
         """
         arguments = dict(call.arguments)
         if self.part == "tool":
@@ -134,7 +141,11 @@ class Decision:
         if self.part == "value":
             value = arguments.get(self.argument)
             if self.wrong and isinstance(value, str):
-                text = value.replace(self.wrong, text, 1)
+                at = -1
+                for _ in range(self.occurrence + 1):
+                    if (at := value.find(self.wrong, at + 1)) < 0:
+                        return call
+                text = value[:at] + text + value[at + len(self.wrong) :]
             return replace(call, arguments={**arguments, self.argument: text})
         return call
 

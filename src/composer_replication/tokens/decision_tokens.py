@@ -51,6 +51,8 @@ def decision_tokens(
     call = next((call for call in message.calls if call.id == call_id), None)
     if decision is None or call is None:
         return None
+    if decision.part == "value" and decision.with_text(call, _PROBES[0]) == call:
+        return None  # the value does not hold what was wrong
     try:
         written = _body(renderer, message, call, call)
         text = renderer.codec.decode(written)
@@ -105,15 +107,25 @@ def _changed(
 
 
 def _tokens_of(renderer: Renderer, ids: Sequence[int], a: int, b: int) -> Span:
-    """The tokens that hold the characters [a, b) of the decoded ids; at least one."""
+    """The tokens that hold the characters [a, b) of the decoded ids; at least one.
+
+    A character may take several tokens. Until its last one it reads as U+FFFD, in some tokenizers
+    with the characters before it: only at some counts do the first tokens read as the text begins.
+    """
+    text = renderer.codec.decode(ids)
 
     def length(count: int) -> int:
-        return len(renderer.codec.decode(ids[:count]))
+        """The characters of the first `count` tokens, up to the end of the last one's character."""
+        return len(renderer.codec.decode(ids[: character_end(count)]))
+
+    def character_end(count: int) -> int:
+        return next(
+            n for n in range(count, len(ids) + 1) if text.startswith(renderer.codec.decode(ids[:n]))
+        )
 
     counts = range(len(ids) + 1)
-    first = bisect_right(counts, a, key=length) - 1
-    end = bisect_left(counts, b, key=length)
-    first = min(first, len(ids) - 1)
+    first = min(bisect_right(counts, a, key=length) - 1, len(ids) - 1)
+    end = character_end(bisect_left(counts, b, key=length))
     return first, max(first + 1, end)
 
 

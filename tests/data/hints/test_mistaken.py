@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.core.site import Site
 from composer_replication.core.trace import ToolSpec, Turn
-from composer_replication.data.hints.context import SiteContext
+from composer_replication.data.hints.context import SiteContext, site_context
 from composer_replication.data.hints.mistaken import prohibition
+from composer_replication.data.hints.ran import help_line
 from composer_replication.data.hints.writers import TEMPLATES
 from tests.data.hints.test_write import MISSING, hint, report
 from tests.data.hints.test_writers import after, did
-from tests.data.sites.builder import bash, calls, failed, human, one_call, session
+from tests.data.sites.builder import bash, calls, failed, human, one_call, results, session
 
 HERE = __name__
 NOT_READ = "File has not been read yet. Read it first before writing to it."
@@ -83,15 +85,59 @@ def test_of_an_inferred_list_a_tool_that_never_worked_is_not_named() -> None:
 @pytest.mark.parametrize(
     ("command", "advice"),
     [
-        ("golangci-lint run --out-format=x 2>&1 | head", "Run `golangci-lint --help` first"),
+        ("golangci-lint run --out-format=x 2>&1 | head", "Run `golangci-lint run --help` first"),
+        ("pip install --out-format x", "Run `pip install --help` first"),
+        ("ruff check --out-format x", "Run `ruff check --help` first"),
+        # not in the table: a first word with which the program ran above
+        ("nix build --out-format x", "Run `nix build --help` first"),
+        ("nix other --out-format x", "Run `nix --help` first"),
+        ("grep word --out-format", "Run `grep --help` first"),
+        # modules and runners: as the line runs them
+        ("python -m pytest --out-format", "Run `python -m pytest --help` first"),
+        ("python -c 'x' --out-format", "Check this program's help first"),
         ("gh pr diff 1 --out-format", "Run `gh pr diff --help` first"),
         ("git log --out-format", "Run `git log -h` first"),
-        ("npx tsc --out-format", "Check this program's help first"),
+        ("npx tsc --out-format", "Run `npx tsc --help` first"),
     ],
 )
 def test_the_help_is_named_by_the_line_that_prints_it(command: str, advice: str) -> None:
-    (text,) = after(call=bash("w", command), text="Exit code 3\nError: unknown flag: --out-format")
+    above = (*did(bash("a", "nix build src")), *did(bash("b", "grep word a.py")))
+    (text,) = after(
+        *above, call=bash("w", command), text="Exit code 3\nError: unknown flag: --out-format"
+    )
     assert text.startswith(advice) and "out-format" not in text
+
+
+USAGE = "Usage:\n  cart [flags]\n  cart [command]\n\nAvailable Commands:"
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("A=1 bash bin/run.sh --version 2>&1 | head -5", "bash bin/run.sh --help"),
+        ("cp a.env .env && bash bin/run.sh --version | head -5", "bash bin/run.sh --help"),
+        ("cat > x <<'EOF'\nA=1\nEOF\nbash bin/run.sh --version", "bash bin/run.sh --help"),
+        ("bash $HOME/run.sh --version", ""),
+        ("bash a.sh --version; bash b.sh --version", ""),
+    ],
+)
+def test_the_help_of_a_script_is_asked_for_as_the_line_runs_it(command: str, line: str) -> None:
+    log = session(human("x"), calls(bash("w", command)), failed("w", USAGE))
+    site = Site(
+        session_id="s1", turn=1, kind="shell_bad_option", detector="d", evidence=(2,), call_id="w"
+    )
+    assert help_line(site_context(log, site)) == line
+
+
+def test_the_advice_to_read_the_help_quotes_no_later_message_that_reads_it() -> None:
+    log = session(
+        human("x"),
+        calls(bash("w", "rg --out-format x")),
+        failed("w", "Exit code 2\nrg: unrecognized flag --out-format"),
+        calls(bash("h", "rg --help | head -40")),
+        results(("h", "Usage")),
+    )
+    assert hint(log).text.startswith("Run `rg --help` first")
 
 
 def test_a_built_in_hint_that_names_the_mistaken_operand_is_refused() -> None:

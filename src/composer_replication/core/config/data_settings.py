@@ -90,5 +90,4 @@ class HintsSettings(Settings):
     unmeasured: Literal["drop", "keep"] = "drop"
     """Kinds for whose mistakes nothing is known to be right, so that the audit cannot measure them:
     "drop" = nothing trains on them; "keep" = their hints are used unmeasured. "drop", because no
-    lift means no training, and the hints that were measured by hand to do harm are of such kinds
-    (shell_bad_option: -1.4 nats)."""
+    lift means no training: whether such a hint helps or harms is not known."""

@@ -1,51 +1,61 @@
-"""What a mistaken call got wrong, and what would have been right there: a table by kind of mistake.
+"""What a mistaken call got wrong, and what its hint says would have been right there.
 
-    decision_of(context)
-    -> Decision(part="tool", wrong="Edit", right=("Read",))    # edit_not_read: read the file first
+    decision_of(context, "Call Read on `a.py` first: a file can be edited ...")
+    -> Decision(part="tool", wrong="Edit", right=("Read",))    # edit_not_read
 
-The right side comes only from what a hint may use: the tools on offer and their schemas, the paths,
-programs and branches in view. Where these do not say what would have been right, `right` is empty
-and the part alone is known. The hint channel can be narrowed to this part (train.hint.focus), and
-the audit measures the log-odds of right against wrong in it (evaluation/decision_lift.py).
+The writers decide what is advised (writers.py); the decision is read off the advice that was
+written, so that the two cannot differ. The right side comes only from what a hint may use: the
+tools on offer and their schemas, the paths, programs and branches in view, the command line that
+the hint itself names. Where the advice names nothing that could stand in place of what was wrong,
+`right` is empty and the part alone is known. The hint channel can be narrowed to this part
+(train.hint.focus), and the audit measures the log-odds of right against wrong in it
+(evaluation/decision_lift.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from composer_replication.core.site import Decision
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.hints.ran import closest_names, commands_that_worked, refs_seen
-from composer_replication.data.hints.region import edit_argument, region_of
-from composer_replication.data.hints.seen import (
-    LISTERS,
-    PATH_KEYS,
-    READERS,
-    known_paths_near,
+from composer_replication.data.hints.ran import closest_names, named_commands
+from composer_replication.data.hints.region import edit_argument
+from composer_replication.data.hints.seen import LISTERS, PATH_KEYS, READERS
+from composer_replication.data.hints.tool_names import SEARCH_TOOLS, tools_named, usable_tools
+from composer_replication.data.hints.writers import (
+    ALIKE_PROGRAM,
+    WRITERS,
+    arguments_used,
+    logged_schema,
+    template_of,
 )
-from composer_replication.data.hints.tool_names import SEARCH_TOOLS, usable_tools
-from composer_replication.data.hints.writers import ALIKE_PROGRAM, arguments_used, logged_schema
-from composer_replication.data.sites.shell import shell_command
-from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
+from composer_replication.data.sites.shell import SHELL_TOOLS, parse
+from composer_replication.data.sites.shell_places import WordPlace, places_of_word
 
 _PARTIAL = ("limit", "offset")
 _CALL = Decision(part="call")
+_LINE = re.compile(r"Run `([^`]+)`")
+_LISTED = re.compile(r"(?:that exist|seen so far|worked so far): (.*?)\.(?: Use one| Run `|$)")
 
 
-def decision_of(context: SiteContext) -> Decision | None:
-    """The part of the mistaken call that was wrong; None if the site names no call."""
+def decision_of(context: SiteContext, text: str) -> Decision | None:
+    """The part of the mistaken call that was wrong, and what a hint of this text puts in its place;
+    None if the site names no call.
+
+    A text of the user's, or of a model, is taken to advise what the built-in writer would.
+    """
     if context.call is None:
         return None
-    rule = _ANY_CALL.get(context.site.kind)
-    if rule is not None:
-        return rule(context)
-    if context.command is not None:
-        return _in_command(context)
-    return _TOOL_CALL.get(context.site.kind, _whole_call)(context)
+    kind = context.site.kind
+    if not template_of(text):
+        text = (kind in WRITERS and WRITERS[kind](context)) or ""
+    rule = _BY_KIND.get(kind) or _BY_ADVICE.get(template_of(text)) or _named_part
+    return rule(context, text)
 
 
-def _whole_call(context: SiteContext) -> Decision:
+def _whole_call(context: SiteContext, advice: str) -> Decision:
     return _CALL
 
 
@@ -58,52 +68,43 @@ def _tool(context: SiteContext, right: Iterable[str]) -> Decision:
     )
 
 
-def _offered(context: SiteContext, wanted: Callable[[str], bool]) -> list[str]:
-    return [tool.name for tool in usable_tools(context) if wanted(tool.name)]
+def _unknown_tool(context: SiteContext, advice: str) -> Decision:
+    return _tool(context, (tool.name for tool in usable_tools(context)))
 
 
-def _unknown_tool(context: SiteContext) -> Decision:
-    return _tool(context, _offered(context, lambda name: True))
+def _read_first(context: SiteContext, advice: str) -> Decision:
+    return _tool(context, tools_named(context, READERS))
 
 
-def _read_first(context: SiteContext) -> Decision:
-    return _tool(context, _offered(context, READERS.__contains__))
+def _tool_or_program(
+    context: SiteContext, names: Collection[str], *, programs: Sequence[str]
+) -> Decision:
+    """A tool of these names; if none is on offer, a shell, and in a shell one of the programs."""
+    if offered := tools_named(context, names):
+        return _tool(context, offered)
+    if context.command is None:
+        return _tool(context, tools_named(context, SHELL_TOOLS))
+    place = _place(context)
+    return _in_place_of(context, place and _program_of(context, place), right=programs)
 
 
-def _list_folder(context: SiteContext) -> Decision:
-    """A tool that lists files; if none is on offer, a shell."""
-    listers = _offered(context, LISTERS.__contains__)
-    shells = _offered(context, lambda name: shell_command(name, {"command": "ls"}) is not None)
-    return _tool(context, listers or shells)
+def _list_folder(context: SiteContext, advice: str) -> Decision:
+    return _tool_or_program(context, LISTERS, programs=("ls", "find"))
 
 
-def _path(context: SiteContext) -> Decision:
-    """A known path in place of the wrong one; without one, a tool that lists the folder."""
+def _too_large(context: SiteContext, advice: str) -> Decision:
+    """A search in the file; where nothing can search, a part of it."""
     assert context.call is not None
-    arguments = context.call.arguments
-    key = next((key for key in PATH_KEYS if isinstance(arguments.get(key), str)), None)
-    if key is None:
-        return _CALL
-    wrong = arguments[key]
-    if paths := [path for path in known_paths_near(context) if path != wrong]:
-        return Decision(part="value", argument=key, right=tuple(paths))
-    listing = _list_folder(context) if context.call.name not in LISTERS else _CALL
-    return listing if listing.right else Decision(part="value", argument=key)
-
-
-def _too_large(context: SiteContext) -> Decision:
-    """A part of the file, or a search in it."""
-    assert context.call is not None
+    search = _tool_or_program(context, SEARCH_TOOLS, programs=("grep",))
     schema = next((t for t in usable_tools(context) if t.name == context.call.name), None)
     properties = _properties(schema.parameters) if schema is not None else {}
-    if not set(_PARTIAL) & context.call.arguments.keys() and (
-        partial := tuple(name for name in _PARTIAL if name in properties)
-    ):
-        return Decision(part="argument", right=partial)
-    return _tool(context, _offered(context, SEARCH_TOOLS.__contains__))
+    partial = tuple(name for name in _PARTIAL if name in properties)
+    if search.right or not partial or set(_PARTIAL) & context.call.arguments.keys():
+        return search
+    return Decision(part="argument", right=partial)
 
 
-def _arguments(context: SiteContext) -> Decision:
+def _arguments(context: SiteContext, advice: str) -> Decision:
     """The name of an argument, the missing one, or a value that is none of those allowed."""
     assert context.call is not None
     spec, arguments = logged_schema(context), context.call.arguments
@@ -138,68 +139,154 @@ def _properties(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _edit_text(which: Literal["old", "new"]) -> Callable[[SiteContext], Decision]:
-    """The old or the new text of an edit; what would be right there is not known."""
-
-    def rule(context: SiteContext) -> Decision:
-        assert context.call is not None
-        name = edit_argument(context.call, which)
-        return _CALL if name is None else Decision(part="value", argument=name)
-
-    return rule
+def _old_text(context: SiteContext, advice: str) -> Decision:
+    """The text that an edit is to replace; what would be right there is not known."""
+    assert context.call is not None
+    name = edit_argument(context.call, "old")
+    return _CALL if name is None else Decision(part="value", argument=name)
 
 
-def _other_text(context: SiteContext) -> Decision:
-    """Reading again; where the text to replace is in view, the copy of it was wrong, not the tool.
-
-    The hint advises the same (writers.reread).
-    """
-    if region_of(context).can_be_copied:
-        return _edit_text("old")(context)
-    return _read_first(context)
+def _named_part(context: SiteContext, advice: str) -> Decision:
+    """The path, program, option or ref that the error names; what would be right is not known."""
+    return _named(context, ())
 
 
-def _in_command(context: SiteContext) -> Decision:
-    """The path, program, option or ref of a command line that the error names."""
-    assert context.call is not None and context.command is not None
-    command, subject, kind = context.command, context.subject, context.site.kind
-    key = next((key for key, value in context.call.arguments.items() if value == command), None)
+def _listed_names(context: SiteContext, advice: str) -> Decision:
+    return _named(context, _listed(advice))
+
+
+def _alike_program(context: SiteContext, advice: str) -> Decision:
+    return _named(context, closest_names(context.subject, _listed(advice), cutoff=ALIKE_PROGRAM))
+
+
+def _listed(advice: str) -> list[str]:
+    """What a hint lists: paths, branches or programs."""
+    found = _LISTED.search(advice)
+    return found[1].split(", ") if found else []
+
+
+def _named(context: SiteContext, right: Sequence[str]) -> Decision:
+    assert context.call is not None
+    if context.command is not None:
+        return _in_place_of(context, _place(context), right=right)
+    arguments = context.call.arguments
+    key = next((key for key in PATH_KEYS if isinstance(arguments.get(key), str)), None)
     if key is None:
         return _CALL
-    if not subject or subject not in command:
-        return Decision(part="value", argument=key)
-    right: list[str] = []
-    if kind in PATH_STATED or kind == PATH_EXPLORED:
-        right = known_paths_near(context)
-    elif kind == "shell_unknown_command":
-        worked = commands_that_worked(context)
-        right = closest_names(subject, worked, cutoff=ALIKE_PROGRAM)
-    elif kind == "shell_unknown_ref":
-        right = closest_names(subject, refs_seen(context)) or known_paths_near(context)
+    wrong = arguments[key]
     return Decision(
-        part="value",
-        wrong=subject,
-        argument=key,
-        right=tuple(text for text in right if text != subject),
+        part="value", argument=key, right=tuple(path for path in right if path != wrong)
     )
 
 
-_Rule = Callable[[SiteContext], Decision]
-_ANY_CALL: dict[str, _Rule] = {
+def _run_first(context: SiteContext, advice: str) -> Decision:
+    """The command line that the hint names, from the first word on in which the call differs from
+    it; of the help of a program only its last word, in place of the option that was refused."""
+    line = _LINE.search(advice)
+    if line is None or context.command is None:
+        return _named_part(context, advice)
+    wanted, simple, place = line[1].split(), parse(context.command).simple, _place(context)
+    if place is not None and place.word and wanted[-1] in ("--help", "-h"):
+        word = (simple[place.command].program, *simple[place.command].words)[place.word]
+        full_word = _word_at(context, word, command=place.command, word=place.word)
+        return _in_place_of(context, full_word or place, right=wanted[-1:])
+    at = 0 if wanted[0] == "cd" else place and place.command
+    if at is None:
+        of_program = (
+            i for i, s in enumerate(simple) if wanted[0] in (s.program, s.name, *s.wrappers)
+        )
+        at = next(of_program, 0)
+    if simple and wanted[0] in simple[at].wrappers:
+        wanted = wanted[1:]
+    words = [simple[at].program, *simple[at].words] if simple else []
+    pairs = enumerate(zip(words, wanted, strict=False))
+    i = next((i for i, (word, other) in pairs if word != other), None)
+    if i is None:
+        return _in_place_of(context, None)
+    word = (*simple[at].wrappers, words[0])[0] if i == 0 else words[i]
+    place = _word_at(context, word, command=at, word=i)
+    return _in_place_of(context, place, right=(" ".join(wanted[i:]),))
+
+
+def _place(context: SiteContext) -> WordPlace | None:
+    """Where the command line holds what the error names: in the command that the error names, if it
+    names one; a program where a program stands."""
+    assert context.command is not None
+    places = places_of_word(context.command, context.subject)
+    if context.site.kind == "shell_unknown_command":
+        places = [place for place in places if place.word == 0] or places
+    command = parse(context.command)
+    named = named_commands(command, context.evidence.text if context.evidence else "")
+    best = [place for place in places if command.simple[place.command] in named] or places
+    return best[0] if best else None
+
+
+def _program_of(context: SiteContext, place: WordPlace) -> WordPlace | None:
+    assert context.command is not None
+    program = parse(context.command).simple[place.command].program
+    return _word_at(context, program, command=place.command, word=0)
+
+
+def _word_at(context: SiteContext, text: str, *, command: int, word: int) -> WordPlace | None:
+    assert context.command is not None
+    places = places_of_word(context.command, text)
+    return next((p for p in places if (p.command, p.word) == (command, word)), None)
+
+
+def _in_place_of(
+    context: SiteContext, place: WordPlace | None, *, right: Iterable[str] = ()
+) -> Decision:
+    """One word of the command line was wrong; the whole line, with nothing known to be right, if
+    the word is not found in it."""
+    assert context.call is not None and context.command is not None
+    line = context.command
+    key = next((key for key, value in context.call.arguments.items() if value == line), None)
+    if key is None:
+        return _CALL
+    if place is None:
+        return Decision(part="value", argument=key)
+    wrong = place.text
+    return Decision(
+        part="value",
+        wrong=wrong,
+        argument=key,
+        occurrence=sum(line.startswith(wrong, i) for i in range(place.start)),
+        right=tuple(text for text in right if text != wrong),
+    )
+
+
+_Rule = Callable[[SiteContext, str], Decision]
+_BY_KIND: dict[str, _Rule] = {
     "unknown_tool": _unknown_tool,
     "bad_arguments": _arguments,
     "structured_output_invalid": _arguments,
     "malformed_call": _whole_call,
     "repeated_call": _whole_call,
-}
-_TOOL_CALL: dict[str, _Rule] = {
     "edit_not_read": _read_first,
     "edit_stale": _read_first,
-    "edit_no_match": _other_text,
-    "edit_multi_match": _edit_text("old"),
-    "edit_no_change": _edit_text("new"),
-    "file_missing": _path,
-    PATH_EXPLORED: _path,
+    "edit_no_change": _read_first,
+    "edit_multi_match": _old_text,
     "is_directory": _list_folder,
     "too_large": _too_large,
 }
+"""The kinds whose hints always advise the same."""
+_BY_ADVICE: dict[str, _Rule] = {
+    "reread": _read_first,
+    "not_applied": _read_first,
+    "copy_exactly": _old_text,
+    "copy_in_parts": _old_text,
+    "known_paths": _listed_names,
+    "list_folder": _list_folder,
+    "refused_path": _list_folder,
+    "known_refs": _listed_names,
+    "shell_unknown_command": _alike_program,
+    "make_folder": _run_first,
+    "ran_in": _run_first,
+    "ran_task": _run_first,
+    "list_ref": _run_first,
+    "list_refs": _run_first,
+    "shell_bad_option": _run_first,
+    "shell_refused_above": _run_first,
+    "shell_usage": _run_first,
+}
+"""The template of a hint (writers.TEMPLATES) -> what it puts in place of what was wrong."""

@@ -18,7 +18,7 @@ from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import trace_effects
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
 from composer_replication.data.sites.shell_errors import malformed, split_exit_code
-from composer_replication.data.sites.shell_rules import word_set
+from composer_replication.data.sites.shell_rules import LOOKERS, SEARCHERS, word_set
 
 MAX_REFS = 5
 ALIKE_REF = 0.75
@@ -34,10 +34,13 @@ _PLAIN_WRAPPERS = word_set("sudo time timeout env nohup nice stdbuf setsid doas"
 _LOCAL_WRAPPERS = word_set("npx bunx uvx uv poetry pipenv pnpm bundle npm")
 _LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle make just task")
 _INTERPRETERS = word_set("sh bash zsh dash ksh python python3 node ruby perl")
-_WITH_SUBCOMMANDS = word_set(
-    "git go npm pnpm yarn bun docker kubectl cargo uv brew rtk mise poetry terraform helm"
-)
-_SUBCOMMANDS = {"gh": 2, "aws": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
+# Runners that print the help of the program behind them: `npx tsc --help`.
+_HELP_RUNNERS = word_set("npx uvx bunx")
+_WITH_SUBCOMMANDS = word_set("""
+    apt apt-get brew bun cargo conda deno docker dotnet git go golangci-lint helm kubectl mise npm
+    pip pip3 pnpm podman poetry rtk ruff rustup systemctl terraform uv yarn
+""")
+_SUBCOMMANDS = {"gh": 2, "aws": 2, "az": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
 """The number of subcommand words that select a help text, per program."""
 # After one of these, a line may find programs that another line does not find.
 _OTHER_PATH = re.compile(
@@ -185,7 +188,7 @@ def help_was_shown(context: SiteContext, refused: Simple) -> bool:
             is_its_help = (
                 name == program
                 and helped_subcommands == subcommands[: len(helped_subcommands)]
-                and len(helped_subcommands) >= _SUBCOMMANDS.get(program, 0)
+                and len(helped_subcommands) >= _num_subcommands(context, refused)
             )
             if is_its_help and {"--help", "-h", "help"} & set(simple.words):
                 return True
@@ -205,29 +208,71 @@ def named_commands(command: Command, error_text: str) -> list[Simple]:
 
 def help_line(context: SiteContext) -> str:
     """The command line that prints the help of the program that refused the mistaken call, e.g. "gh
-    pr list --help"; "" for a script, whose options are its own, and for a word of the shell."""
+    pr list --help" or "bash run.sh --help"; "" for code and for a word of the shell."""
     if context.command is None:
         return ""
     text = context.evidence.text if context.evidence else ""
     command, subject = parse(context.command), context.subject
-    named = _with_option(command, subject) or named_commands(command, text)
-    # a path or a project's own program (`npx tsc`) is not found by its name alone
-    if len({simple.name for simple in named}) != 1 or any(
-        simple.program != simple.name or not set(simple.wrappers) <= _PLAIN_WRAPPERS
-        for simple in named
-    ):
-        return ""
-    program, *operands = _program_and_operands(named[0])
-    if program in _INTERPRETERS | _BUILTINS | _KEYWORDS or not re.fullmatch(
-        r"[A-Za-z][\w+-]*", program
-    ):
+    named = _with_option(command, subject) or _refusing(named_commands(command, text))
+    starts = {_start_of_help(simple) for simple in named}
+    start = starts.pop() if len(starts) == 1 else ()
+    if not start:
         return ""
     subcommands: list[str] = []
-    for word in operands[: _SUBCOMMANDS.get(program, 0)]:
+    for word in named[0].operands[: _num_subcommands(context, named[0])]:
         if word == subject or not re.fullmatch(r"[a-z][\w-]*", word):
             break
         subcommands.append(word)
-    return " ".join((program, *subcommands, "-h" if program == "git" else "--help"))
+    return " ".join((*start, *subcommands, "-h" if start == ("git",) else "--help"))
+
+
+def _refusing(named: list[Simple]) -> list[Simple]:
+    """Of several commands those that read no pipe; of several of these, those with an option."""
+    heads = [s for s in named if s.before not in ("|", "|&")]
+    if len(heads) > 1:
+        heads = [s for s in heads if any(word.startswith("-") for word in s.words)]
+    return heads or named
+
+
+def _start_of_help(simple: Simple) -> tuple[str, ...]:
+    """The words that run the program, as the line runs it: with its folder, its runner, or for a
+    script its interpreter; none if the help cannot be asked for in the same way."""
+    words = [simple.program]
+    if simple.name in _INTERPRETERS:
+        words += simple.words[: 2 if simple.words[:1] == ("-m",) else 1]
+        if len(words) < 2 or (words[1].startswith("-") and len(words) < 3):
+            return ()
+    runners = [word for word in simple.wrappers if word not in _PLAIN_WRAPPERS]
+    if (
+        len(runners) > 1
+        or not set(runners) <= _HELP_RUNNERS
+        or set(words) & simple.open
+        or simple.name in _BUILTINS | _KEYWORDS
+        or not all(re.fullmatch(r"-m|[A-Za-z.~/][\w.+/~-]*", word) for word in words)
+    ):
+        return ()
+    return (*runners, *words)
+
+
+def _num_subcommands(context: SiteContext, simple: Simple) -> int:
+    """How many words behind the program select its help: by the table; else one, if the program ran
+    above with the same bare word first and other words behind it."""
+    if simple.name in _INTERPRETERS | LOOKERS | SEARCHERS:
+        return 0
+    if simple.name in _SUBCOMMANDS:
+        return _SUBCOMMANDS[simple.name]
+    return int(
+        bool(simple.words)
+        and re.fullmatch(r"[a-z][a-z-]+", simple.words[0]) is not None
+        and any(
+            s.program == simple.program
+            and s.words[:1] == simple.words[:1]
+            and s.words != simple.words
+            and not is_error(call, result)
+            for call, result, command in _shell_calls(context)
+            for s in command.simple
+        )
+    )
 
 
 def was_refused_before(context: SiteContext) -> bool:

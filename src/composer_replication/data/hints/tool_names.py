@@ -34,24 +34,24 @@ def usable_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
 
 def read_action(context: SiteContext, name: str) -> str:
     """The words for reading a file with this session's tool, e.g. "Call Read on `app.py`"."""
-    reader = _offered(context, READERS)
+    reader = _first(context, READERS)
     return f"Call {reader} on {name}" if reader else f"Read {name}"
 
 
 def look_action(context: SiteContext) -> str:
     """The words for listing folders with this session's tools, e.g. "Call Glob"."""
-    if lister := _offered(context, LISTERS):
+    if lister := _first(context, LISTERS):
         return f"Call {lister}"
-    shell = _offered(context, SHELL_TOOLS)
+    shell = _first(context, SHELL_TOOLS)
     return f"Call {shell} with `ls` or `find`" if shell else "Look around"
 
 
 def search_action(context: SiteContext, name: str) -> str:
     """The words for searching in a file with this session's tools, e.g. "Call Grep on `app.py`"."""
-    searcher = _offered(context, SEARCH_TOOLS)
+    searcher = _first(context, SEARCH_TOOLS)
     if searcher:
         return f"Call {searcher} on {name}"
-    shell = _offered(context, SHELL_TOOLS)
+    shell = _first(context, SHELL_TOOLS)
     return f"Call {shell} with `grep` on {name}" if shell else f"Search in {name}"
 
 
@@ -62,12 +62,16 @@ def help_action(context: SiteContext) -> str:
     return f"Run `{line}`" if line else ""
 
 
-def _offered(context: SiteContext, names: Collection[str]) -> str:
-    """The first tool on offer with one of these names, in a log without a list of tools the first
-    that has worked in view."""
+def tools_named(context: SiteContext, names: Collection[str]) -> list[str]:
+    """The tools on offer with one of these names, in a log without a list of tools those that have
+    worked in view."""
     known = (
         [t.name for t in usable_tools(context)]
         if context.session.tools
         else (call.name for call, result in context.answered_calls() if not is_error(call, result))
     )
-    return next((name for name in known if name in names), "")
+    return list(dict.fromkeys(name for name in known if name in names))
+
+
+def _first(context: SiteContext, names: Collection[str]) -> str:
+    return next(iter(tools_named(context, names)), "")

@@ -297,8 +297,10 @@ def _is_users(draft: HintDraft) -> bool:
 
 
 def _fixed_words() -> list[str]:
-    """The templates' own words between their blanks."""
-    return [part for template in TEMPLATES.values() for part in re.split(r"\{\w+\}", template)]
+    """The templates' own words between their blanks, and the option that every help is asked for
+    with: a later message that reads the help is not quoted by the advice to read it."""
+    words = [part for template in TEMPLATES.values() for part in re.split(r"\{\w+\}", template)]
+    return [*words, "--help"]
 
 
 def _tool_words(session: Session) -> list[str]:
@@ -330,5 +332,5 @@ def _hint(draft: HintDraft) -> Hint:
             knows=draft.knows,
             names=listed_names(draft.text, fixed=" ".join(_fixed_words())),
         ),
-        decision=decision_of(draft.context),
+        decision=decision_of(draft.context, draft.text),
     )

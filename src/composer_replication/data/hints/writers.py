@@ -726,6 +726,16 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
     return hindsight
 
 
+def template_of(text: str) -> str:
+    """The name of the template that a hint was written from; "" if from none, as a user's own rule.
+
+    >>> template_of("Run `cd /w/web` first: this task ran there before, where the project defines"
+    ... " it.")
+    'ran_task'
+    """
+    return next((name for name in TEMPLATES if name != "rules" and _is_from(text, name)), "")
+
+
 def _is_from(text: str, template: str) -> bool:
     fixed = map(re.escape, re.split(r"\{\w+\}", TEMPLATES[template]))
     return re.fullmatch(".*".join(fixed), text, re.DOTALL) is not None
