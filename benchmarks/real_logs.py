@@ -5,11 +5,11 @@ at the mistakes of other repositories.
         --model build/real/folders/smollm2:chatml-tools --hints-work build/real_hints
 
 The folders and the split by repository are those of real_hints.py, which must have run on them: its
-work folder holds the held-out sites. Arms: `hint` (the hint channel and lm_ce), `placebo` (the same
-with the hints of other sites), `focus` (`hint`, narrowed to the tokens of the decision). Each is a
-run of `recompose train` on the sessions of "train" alone, merged and then scored without any hint
-at the held-out sites: log-odds of right against wrong at the decision. Arms that are there are not
-trained again. Writes benchmarks/results/real_logs.json.
+work folder holds the held-out sites. Arms: `hint` (the hint channel and lm_ce), `focus` (the same,
+narrowed to the tokens of the decision), and a placebo of each, with the hints of other sites. Each
+is a run of `recompose train` on the sessions of "train" alone, merged and then scored without any
+hint at the held-out sites: log-odds of right against wrong at the decision. Arms that are there are
+not trained again. Writes benchmarks/results/real_logs.json.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "hint": (),
     "placebo": ("--train.placebo", "shuffled_hints"),
     "focus": ("--train.hint.focus", "decision"),
+    "focus_placebo": ("--train.hint.focus", "decision", "--train.placebo", "shuffled_hints"),
 }
+PLACEBO = {"hint": "placebo", "focus": "focus_placebo"}
 SETTINGS = """# Settings of benchmarks/real_logs.py
 [student]
 model = "{model}"
@@ -187,10 +189,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"real: {name} is scored ({time.monotonic() - began:.0f} s)", flush=True)
     pairs = [(f"{arm}-{seed}", BEFORE) for seed in options.seeds for arm in options.arms]
     pairs += [
-        (f"{arm}-{seed}", f"placebo-{seed}")
+        (f"{arm}-{seed}", f"{placebo}-{seed}")
         for seed in options.seeds
-        for arm in options.arms
-        if arm != "placebo" and "placebo" in options.arms
+        for arm, placebo in PLACEBO.items()
+        if {arm, placebo} <= set(options.arms)
     ]
     value = {
         "about": {

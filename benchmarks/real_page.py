@@ -55,7 +55,9 @@ And the log-odds are of the first token at which right and wrong part, not of a 
 What was changed after a first look: edits whose text is in view had been scored as if reading again
 were right, while their hint says to copy the text. They have no known right side now and are left
 out. With them, SmolLM2's lift on held-out repositories was +0.85 [+0.05, +1.71] over other sites'
-hints, of 59 sites.
+hints, of 59 sites. All numbers are of the hints and decisions of commit 6920c34; later that day the
+decisions of refused options, of large files and of a few other kinds were corrected, so a new run
+has a few other sites.
 """
 
 
@@ -85,7 +87,7 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
             f" place, {_interval(others)} over the hints of other sites ({neutral['n']} sites)."
         )
     for d in (logs or {"differences": ()})["differences"]:
-        if d["b"].startswith("placebo"):
+        if "placebo" in d["b"]:
             sentences.append(
                 f"Trained for {logs and logs['about']['steps']} steps on other repositories, the"
                 f" student {d['a']} {_differs(d)} its placebo without a hint: {_interval(d)}."
@@ -241,9 +243,9 @@ def _logs(value: Json) -> str:
         f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
         f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*; what"
         " the merged student would decide at the held-out sites, without any hint, in windows of"
-        f" {about['scored_tokens']} tokens. `placebo` has"
-        " the hints of other sites; `focus` trains the hint channel on the tokens of the decision"
-        " alone. The number behind a name is the seed of the training.\n\n" + _table(head, lines)
+        f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the tokens of the"
+        " decision alone; a placebo has the hints of other sites. The number behind a name is the"
+        " seed of the training.\n\n" + _table(head, lines)
     )
 
 
