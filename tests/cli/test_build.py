@@ -56,6 +56,20 @@ def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> 
     assert hint["context"]["kept"] == contexts[0]["kept"] and hint["sites"] == ["sess-aaaa:3:c2"]
 
 
+def test_the_hints_that_do_not_stand_where_the_settings_say_are_counted(work: Path) -> None:
+    """Below an assistant's message no text takes a reminder, so the hint is a user message."""
+    other = session("sess-bbbb")
+    said = Turn(role="assistant", author="claude-test-1", blocks=(Text("Now I edit."),))
+    fill(
+        work / "recompose",
+        [session(), replace(other, turns=(*other.turns[:2], said, *other.turns[3:]))],
+    )
+    result = recompose("build", "--hints.position", "reminder", cwd=work)
+    assert "hints    1 at the end of the text above (hints.position = reminder)" in result.out
+    assert ", 1 as a user message" in result.out
+    assert "as a user message" not in recompose("build", cwd=work).out
+
+
 def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:
     """It used to print "(18 and 0 units)" without defining a unit."""
     result = recompose("build", "--held_out.by", "repository", cwd=work)

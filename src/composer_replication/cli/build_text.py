@@ -145,6 +145,13 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
             f" evidence {evidence}"
             + (f"; {lost} hints whose window would lose one are left out" if lost else "")
         )
+        if (position := job.config.hints.position) in ("reminder", "result"):
+            apart = report.views_by_rendering.get("message", 0)
+            screen.line(
+                f" hints    {report.views - apart} at the end of the text above (hints.position ="
+                f" {position}), {apart} as a user message: no text directly above, or its last"
+                " tokens would change"
+            )
         joined = f"{report.hinted_sites} failing calls in {report.views} messages, one view each"
         screen.line(
             f" views    {joined}; by tokens they weigh as {report.effective_views:g} equal ones"
