@@ -52,7 +52,7 @@ def test_a_sound_model_is_described_and_nothing_is_written(model: Path, tmp_path
     assert facts["disk_bytes"] == (model / "model.safetensors").stat().st_size
     assert facts["memory_bytes"]["weights"] == 4 * count
     assert facts["embedded_tokens"] == value["tokens"]["vocabulary"] == len(chatml_tokenizer())
-    assert facts["context"] == 2048 and facts["model_type"] == "llama"
+    assert facts["context"] == 8192 and facts["model_type"] == "llama"
     assert value["tokens"]["special"]["eos_token"] == "<|im_end|>"
     assert value["tokens"]["end_of_message"] == ["<|im_end|>"]
     template = value["template"]

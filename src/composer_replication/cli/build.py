@@ -34,6 +34,7 @@ from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
+from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import (
     BuildReport,
     build_report,
@@ -55,6 +56,8 @@ def build_command(*, common: Common = Common()) -> int:
         job.need_fresh(job.sites, verb="sites"),
         hints,
     ]
+    config = job.config
+    check_context(config.student, config.build.max_tokens, what="build.max_tokens")
     kinds = kept_kinds(job)
     inputs += [
         path

@@ -13,6 +13,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json
+from composer_replication.models.context_length import context_length
 from composer_replication.tokens.artefact import META, BuildReport
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import MIN_REPOSITORIES
@@ -24,8 +25,11 @@ _WAYS = {
         "set hints.position = user, or student.template to a family that takes a message above an"
         " assistant's"
     ),
-    "too_long": "raise build.max_tokens",
-    "evidence_lost": "raise build.max_tokens, or set build.without_evidence = keep",
+    "too_long": "raise build.max_tokens, at most to the model's context",
+    "evidence_lost": (
+        "raise build.max_tokens, at most to the model's context, or set build.without_evidence ="
+        " keep"
+    ),
 }
 """Reasons for which a unit cannot be built, and the remedy for each."""
 
@@ -33,11 +37,24 @@ _WAYS = {
 def remedies(skipped: Mapping[str, int]) -> list[str]:
     """What helps against the reasons for which units were left out, most frequent first.
 
-    >>> remedies({"too_long": 3, "evidence_lost": 1, "no_site": 9})
-    ['raise build.max_tokens', 'raise build.max_tokens, or set build.without_evidence = keep']
+    >>> remedies({"too_long": 3, "no_site": 9})
+    ["raise build.max_tokens, at most to the model's context"]
     """
     frequent = sorted(skipped, key=lambda reason: -skipped[reason])
     return [_WAYS[reason] for reason in frequent if reason in _WAYS]
+
+
+def _way(reason: str, config: Config) -> str:
+    """The remedy for a reason, with the model's context where it bounds it."""
+    way, context = _WAYS[reason], context_length(config.student)
+    if context is None:
+        return way.replace(", at most to the model's context", "")
+    if config.build.max_tokens >= context:
+        return way.replace(
+            "raise build.max_tokens, at most to the model's context",
+            f"take a model that reads more than {context} tokens",
+        )
+    return way.replace("at most to the model's context", f"at most to the model's {context}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +68,14 @@ class Refused:
 def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
     """Yield (flags, settings) that lose less: longer windows, then views without evidence.
 
-    A window never exceeds train.micro_tokens, which must fit into one forward.
+    A window never exceeds train.micro_tokens, which must fit into one forward, nor the model's
+    context.
     """
     build, tokens = config.build, 2 * config.build.max_tokens
-    while tokens <= config.train.micro_tokens:
+    most = min(
+        config.train.micro_tokens, context_length(config.student) or config.train.micro_tokens
+    )
+    while tokens <= most:
         yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
         tokens *= 2
     if build.without_evidence == "skip":
@@ -97,7 +118,7 @@ def lost_channel(config: Config, report: BuildReport) -> DataError | None:
             return DataError(
                 message,
                 where="skipped.jsonl has each",
-                fix=f"{_WAYS[most]}, or set train.{channel}.weight = 0, and build again",
+                fix=f"{_way(most, config)}, or set train.{channel}.weight = 0, and build again",
             )
     return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import ComposerError, ConfigError, first_line, need
+from composer_replication.models.context_length import context_of
 from composer_replication.models.gguf_file import check_no_kernels, read_gguf
 from composer_replication.models.model_files import model_kind, read_json, read_weights
 
@@ -105,7 +106,7 @@ def _check_config(check: ModelCheck, config: dict[str, Any]) -> None:
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     check.facts |= {
         "model_type": kind,
-        "context": (text or config).get("max_position_embeddings"),
+        "context": context_of(config),
         "embedded_tokens": (text or config).get("vocab_size"),
     }
     own_code = "; it brings code of its own, which is never run" if config.get("auto_map") else ""
