@@ -18,6 +18,7 @@ from composer_replication.core.config.student_settings import LoraSettings, Stud
 from composer_replication.models.load_student import load_student
 from composer_replication.models.pretrained_folder import save_student as save_checkpoint
 from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.template_families import FAMILIES
 from tests.cli.test_template_refused import LOSES_CALLS, save_student
 from tests.cli.workspace import files, recompose
 from tests.tokens.students import chatml_tokenizer, official, tokenizer_for
@@ -124,8 +125,49 @@ def test_pickles_and_code_are_refused_before_anything_is_loaded(
 
 
 def test_a_damaged_file_of_weights_is_refused(model: Path, tmp_path: Path) -> None:
-    (model / "model.safetensors").write_bytes(b"\xff" * 64)
-    assert "no safetensors file" in refused(check(model, cwd=tmp_path, code=1))
+    file = model / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    said = refused(check(model, cwd=tmp_path, code=1))
+    assert f"it is cut off: {len(whole) - 1} of {len(whole)} bytes" in said
+    assert "copy or download it again" in said
+    file.write_bytes(b"\xff" * 64)
+    assert "no whole safetensors file" in refused(check(model, cwd=tmp_path, code=1))
+
+
+def test_an_adapter_that_is_cut_off_or_of_another_base_is_refused(
+    model: Path, tmp_path: Path
+) -> None:
+    settings = StudentSettings(model=str(model), lora=LoraSettings(rank=2, alpha=6))
+    student = load_student(settings, tokenizer=load_tokenizer(str(model)), seed=1)
+    adapter = tmp_path / "adapter"
+    save_checkpoint(student, adapter)
+    assert check(adapter, cwd=tmp_path, code=0)["refused"] == []
+    tokenizer = load_tokenizer(str(model))
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    LlamaForCausalLM(LlamaConfig(**config | {"hidden_size": 24, "head_dim": 12})).save_pretrained(
+        tmp_path / "wider"
+    )
+    tokenizer.save_pretrained(tmp_path / "wider")
+    wider = check(adapter, "--student.base", str(tmp_path / "wider"), cwd=tmp_path, code=1)
+    assert "the adapter changes model.layers.0." in refused(wider)
+    assert "the base has 24 x 32" in refused(wider) and "student.base" in refused(wider)
+    file = adapter / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4])
+    assert "it is cut off" in refused(check(adapter, cwd=tmp_path, code=1))
+
+
+def test_the_note_of_a_family_and_tokens_without_a_row_are_told(
+    model: Path, tmp_path: Path
+) -> None:
+    out = recompose("model", "check", str(model), cwd=tmp_path).out
+    assert f" note     {FAMILIES['qwen3'].note}" in out
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    tokenizer.save_pretrained(model)
+    notes = check(model, cwd=tmp_path, code=0)["notes"]
+    assert any("1 of the tokenizer's tokens have no row" in n for n in notes)
+    assert any("<image_soft_token>" in n for n in notes)
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(model: Path, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def _show(job: Job, check: ModelCheck) -> None:
         screen.line(f" note     {note}", style="dim")
     for refusal in check.refused:
         screen.line(f" refused  {refusal['what']}", style="red")
-        if refusal["fix"]:
-            screen.line(f"          {refusal['fix']}", style="green")
+        for line in refusal["fix"].splitlines():
+            screen.line(f"          {line}", style="green")
     if not check.refused:
         screen.line(" refused  nothing", style="green")
 
@@ -99,6 +99,8 @@ def _show_template(job: Job, template: dict[str, Any]) -> None:
     by = f", recognised by {template['recognised_by']}" if "recognised_by" in template else ""
     screen.line(f" family   {template['family']}{by}")
     fitting = ", ".join(template["families_that_fit"]) or "none"
+    if template.get("note"):
+        screen.line(f" note     {template['note']}")
     screen.line(f" allowed  by its control tokens (student.template): {fitting}")
     carried, used = template.get("own"), template.get("used")
 

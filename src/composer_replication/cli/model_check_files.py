@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import ComposerError, ConfigError, first_line, need
+from composer_replication.models.adapter_folder import check_adapter_fits
 from composer_replication.models.context_length import context_of
 from composer_replication.models.gguf_file import check_no_kernels, read_gguf
-from composer_replication.models.model_files import model_kind, read_json, read_weights
+from composer_replication.models.model_files import Weights, model_kind, read_json, read_weights
 
 BYTES = {"float32": 4, "bfloat16": 2}
 _COPIES = 4  # weights, gradients and the two averages of AdamW
@@ -47,10 +48,16 @@ class ModelCheck:
 
 def check_files(check: ModelCheck, base: str, *, dtype: str) -> None:
     """Add what the files of the model `base` say, and the memory that it takes in `dtype`."""
+    weights: Weights | None = None
     if model_kind(base) == "gguf":
-        _check_gguf(check, Path(base))
+        with check.collecting():
+            _check_gguf(check, Path(base))
     else:
-        _check_folder(check, _folder_of(base))
+        with check.collecting():
+            weights = _check_folder(check, _folder_of(base))
+    if check.kind == "adapter":
+        with check.collecting():
+            check_adapter_fits(Path(check.model), weights)
     _add_memory(check, dtype)
 
 
@@ -70,7 +77,7 @@ def _folder_of(name: str) -> Path:
         ) from error
 
 
-def _check_folder(check: ModelCheck, folder: Path) -> None:
+def _check_folder(check: ModelCheck, folder: Path) -> Weights:
     if (folder / "config.json").is_file():
         _check_config(check, read_json(folder / "config.json"))
     else:
@@ -97,6 +104,7 @@ def _check_folder(check: ModelCheck, folder: Path) -> None:
         check.refuse(
             "no weights: no *.safetensors in the folder", "give the whole folder of a model"
         )
+    return weights
 
 
 def _check_config(check: ModelCheck, config: dict[str, Any]) -> None:

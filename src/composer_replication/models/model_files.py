@@ -94,10 +94,15 @@ def _header(file: Path) -> dict[str, Any]:
             if length > file.stat().st_size:
                 raise ValueError("its header is longer than the file")
             table = json.loads(stream.read(length))
-            return {name: tensor for name, tensor in table.items() if name != "__metadata__"}
-    except (OSError, ValueError, struct.error, AttributeError) as error:
+        table = {name: tensor for name, tensor in table.items() if name != "__metadata__"}
+        ends = [int(tensor["data_offsets"][1]) for tensor in table.values()]
+        needed, present = 8 + length + max(ends, default=0), file.stat().st_size
+        if present < needed:
+            raise ValueError(f"it is cut off: {present} of {needed} bytes")
+        return table
+    except (OSError, ValueError, struct.error, AttributeError, LookupError, TypeError) as error:
         raise ConfigError(
-            f"no safetensors file: {error}", where=str(file), fix="copy or download it again"
+            f"no whole safetensors file: {error}", where=str(file), fix="copy or download it again"
         ) from error
 
 
