@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from composer_replication.cli import doctor
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.models.load_student import load_student
 from composer_replication.models.pretrained_folder import save_student as save_checkpoint
@@ -186,7 +188,8 @@ def test_an_adapter_is_checked_with_its_base(model: Path, tmp_path: Path) -> Non
     assert value["facts"]["base"] == str(model) and value["facts"]["num_weights"] > 0
     model.rename(tmp_path / "moved")
     gone = check(tmp_path / "adapter", cwd=tmp_path, code=1)
-    assert "no model of that name can be had" in refused(gone)
+    assert f"no such folder: {model}, the base of the adapter" in refused(gone)
+    assert all("student.base" in r["fix"] for r in gone["refused"])
     found = check(
         tmp_path / "adapter", "--student.base", str(tmp_path / "moved"), cwd=tmp_path, code=0
     )
@@ -197,7 +200,10 @@ def test_what_is_not_there_is_refused_and_the_default_is_the_settings_model(
     model: Path, tmp_path: Path
 ) -> None:
     value = check(tmp_path / "none", cwd=tmp_path, code=1)
-    assert "no model of that name can be had" in refused(value)
+    assert "no such folder" in refused(value) and "Repo id" not in refused(value)
+    text = recompose("model", "check", "./none", cwd=tmp_path).out
+    assert "./none, which is not there" in text and "hub name\n" not in text
+    assert "no model of that name can be had" in refused(check("o/none", cwd=tmp_path, code=1))
     assert check("", cwd=tmp_path, code=0)["kind"] == "tiny"
     (tmp_path / "recompose.toml").write_text(f'[student]\nmodel = "{model}"\n', "utf-8")
     result = recompose("model", "check", "--json", cwd=tmp_path)
@@ -210,6 +216,27 @@ def test_a_gguf_file_that_is_none_or_cannot_be_read_here_is_refused(tmp_path: Pa
     assert value["kind"] == "gguf" and "no GGUF file that can be read" in refused(value)
     if importlib.util.find_spec("gguf") is None:
         assert "'gguf'" in refused(value) and "[gguf]" in refused(value)
+        assert "␊" not in recompose("model", "check", "x.gguf", cwd=tmp_path).out
+
+
+def test_doctor_knows_what_a_gguf_student_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name == "gguf":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(doctor, "version", installed)
+    value = recompose("doctor", "--student.model", "x.gguf", "--json", cwd=tmp_path).value
+    (found,) = [f for f in value["findings"] if f["name"] == "gguf"]
+    assert not found["ok"] and "[gguf]" in found["fix"]
+    assert not value["verbs"]["train"] and not value["verbs"]["build"] and value["verbs"]["demo"]
+    plain = recompose("doctor", "--json", cwd=tmp_path).value
+    assert plain["verbs"]["train"] and all(f["name"] != "gguf" for f in plain["findings"])
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0")
+    value = recompose("doctor", "--student.model", "x.gguf", "--json", cwd=tmp_path).value
+    assert value["verbs"]["train"]
 
 
 def test_a_folder_is_checked_without_pytorch(model: Path, tmp_path: Path) -> None:

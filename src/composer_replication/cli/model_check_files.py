@@ -12,7 +12,13 @@ from composer_replication.core.errors import ComposerError, ConfigError, first_l
 from composer_replication.models.adapter_folder import check_adapter_fits
 from composer_replication.models.context_length import context_of
 from composer_replication.models.gguf_file import check_no_kernels, read_gguf
-from composer_replication.models.model_files import Weights, model_kind, read_json, read_weights
+from composer_replication.models.model_files import (
+    Weights,
+    check_path,
+    model_kind,
+    read_json,
+    read_weights,
+)
 
 BYTES = {"float32": 4, "bfloat16": 2}
 _COPIES = 4  # weights, gradients and the two averages of AdamW
@@ -54,17 +60,18 @@ def check_files(check: ModelCheck, base: str, *, dtype: str) -> None:
             _check_gguf(check, Path(base))
     else:
         with check.collecting():
-            weights = _check_folder(check, _folder_of(base))
+            weights = _check_folder(check, _folder_of(base, is_base=check.kind == "adapter"))
     if check.kind == "adapter":
         with check.collecting():
             check_adapter_fits(Path(check.model), weights)
     _add_memory(check, dtype)
 
 
-def _folder_of(name: str) -> Path:
+def _folder_of(name: str, *, is_base: bool) -> Path:
     """The folder of a model: itself, or where the hub's files are kept on this machine."""
     if Path(name).is_dir():
         return Path(name)
+    check_path(name, where="student.base" if is_base else "student.model", is_base=is_base)
     transformers = need("transformers", extra="train")
     try:
         found = transformers.utils.cached_file(name, "config.json")
@@ -73,7 +80,10 @@ def _folder_of(name: str) -> Path:
         raise ConfigError(
             f"no folder, and no model of that name can be had: {first_line(error)}",
             where=name,
-            fix="give a folder, a GGUF file or a hub name that can be reached",
+            fix=(
+                "give a folder, a GGUF file or a hub name that can be reached"
+                f"{', in student.base' if is_base else ''}"
+            ),
         ) from error
 
 

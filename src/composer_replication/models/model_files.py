@@ -42,6 +42,30 @@ def model_kind(model: str) -> Kind:
     return "adapter" if is_adapter and not has_model else "folder"
 
 
+def is_missing_path(model: str) -> bool:
+    """Whether a name can only be a path, and nothing is there; a hub name is "owner/name".
+
+    >>> is_missing_path("models/none/here"), is_missing_path("Qwen/Qwen3-0.6B")
+    (True, False)
+    """
+    looks_like_path = model.startswith(("/", ".", "~")) or "\\" in model or model.count("/") > 1
+    return looks_like_path and model_kind(model) == "hub"
+
+
+def check_path(model: str, *, where: str, is_base: bool = False) -> None:
+    """Raise ConfigError for a path at which there is no model; `is_base` = that of an adapter."""
+    if is_missing_path(model):
+        raise ConfigError(
+            f"no such folder: {model}{', the base of the adapter' if is_base else ''}",
+            where=where,
+            fix=(
+                "give the base model in student.base: a folder, a GGUF file or a hub name"
+                if is_base
+                else "give a folder, a GGUF file or a hub name in student.model"
+            ),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """The tensors of a folder's safetensors files, by their headers.
