@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.cli.build_text import lost_channel
+from composer_replication.cli.build_refused import lost_channel
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Segment, Text, Turn

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build_lost_calls import refused_calls, say_lost_calls
-from composer_replication.cli.build_split import split_counts
-from composer_replication.cli.build_text import (
+from composer_replication.cli.build_refused import (
     Refused,
     lost_channel,
     note_refused,
-    show_build,
     wider_windows,
 )
+from composer_replication.cli.build_split import split_counts
+from composer_replication.cli.build_text import show_build
 from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
 from composer_replication.cli.held_out_contexts import say_evaluable

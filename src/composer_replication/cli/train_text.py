@@ -80,27 +80,27 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
 
 def _say_hint_controls(job: Job, data: Dataset) -> dict[str, int]:
     """Print what train.hint.focus and contrast leave of the imported hint views; returns it."""
-    hint, said = job.config.train.hint, {}
+    hint, left = job.config.train.hint, {}
     views = [view for example in data.examples for view in example.hints]
     if not hint.weight or not views:
-        return said
+        return left
     if hint.focus == "decision":
-        whole = sum(not view.knows_decisions for view in views)
-        said["focused_tokens"] = sum(
+        unknown = sum(not view.knows_decisions for view in views)
+        left["focused_tokens"] = sum(
             len(view.target_ids) for example in data.examples for view in example.focused().hints
         )
         job.screen.line(
-            f" focus    {said['focused_tokens']} of {sum(len(v.target_ids) for v in views)} tokens"
-            f" are distilled; {whole} of {len(views)} hint views keep their whole message, as their"
+            f" focus    {left['focused_tokens']} of {sum(len(v.target_ids) for v in views)} tokens"
+            f" are distilled; {unknown} of {len(views)} hint views keep the whole message: their"
             " decision is not known"
         )
     if hint.contrast:
-        said["views_with_donor"] = views_with_donor(data.examples)
+        left["views_with_donor"] = views_with_donor(data.examples)
         job.screen.line(
-            f" contrast {said['views_with_donor']} of {len(views)} hint views have a hint of"
+            f" contrast {left['views_with_donor']} of {len(views)} hint views have a hint of"
             " another session to be compared with; the others are left out"
         )
-    return said
+    return left
 
 
 def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
