@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from composer_replication.cli.build_text import lost_channel
+from composer_replication.cli.build_refused import lost_channel
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Segment, Text, Turn
 from composer_replication.tokens.artefact import build_report
+from tests.cli.test_template_refused import save_student
 from tests.cli.workspace import fill, recompose, session
+from tests.tokens.students import chatml_tokenizer, official
 
 pytestmark = pytest.mark.train
 
@@ -54,6 +56,41 @@ def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> 
     )
     (hint,) = recompose("show", "example", "e001", "--json", cwd=work).value["hints"]
     assert hint["context"]["kept"] == contexts[0]["kept"] and hint["sites"] == ["sess-aaaa:3:c2"]
+
+
+def test_a_window_beyond_the_models_context_is_refused(work: Path) -> None:
+    model = save_student(work / "m", chatml_tokenizer(), template=official("qwen3"))
+    student = ("--student.model", str(model))
+    for flags in ((), ("--dry-run",)):
+        wide = recompose("build", *student, "--build.max_tokens", "16384", *flags, cwd=work)
+        assert wide.code == 1 and "reads at most 8192 tokens" in wide.err
+        assert "build.max_tokens = 8192 or less" in wide.err
+    assert not (work / "recompose" / "examples").exists()
+    assert recompose("build", *student, "--build.max_tokens", "8192", cwd=work).code == 0
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 150}))
+    train = recompose("train", *student, "--dry-run", cwd=work)
+    assert train.code == 1 and "the longest example is" in train.err
+    assert "reads at most 150 tokens" in train.err
+    short = ("--build.max_tokens", "150", "--train.lm-ce.weight", "0")
+    lost = recompose("build", *student, *short, cwd=work)
+    assert lost.code == 1 and "raise build.max_tokens" not in lost.err
+    assert "--build.max_tokens 300" not in lost.err
+    assert "take a model that reads more than 150 tokens" in " ".join(lost.err.split())
+
+
+def test_the_hints_that_do_not_stand_where_the_settings_say_are_counted(work: Path) -> None:
+    """Below an assistant's message no text takes a reminder, so the hint is a user message."""
+    other = session("sess-bbbb")
+    said = Turn(role="assistant", author="claude-test-1", blocks=(Text("Now I edit."),))
+    fill(
+        work / "recompose",
+        [session(), replace(other, turns=(*other.turns[:2], said, *other.turns[3:]))],
+    )
+    result = recompose("build", "--hints.position", "reminder", cwd=work)
+    assert "hints    1 at the end of the text above (hints.position = reminder)" in result.out
+    assert ", 1 as a user message" in result.out
+    assert "as a user message" not in recompose("build", cwd=work).out
 
 
 def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:

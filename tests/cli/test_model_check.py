@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from composer_replication.cli import doctor
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.models.load_student import load_student
 from composer_replication.models.pretrained_folder import save_student as save_checkpoint
 from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.template_families import FAMILIES
 from tests.cli.test_template_refused import LOSES_CALLS, save_student
 from tests.cli.workspace import files, recompose
 from tests.tokens.students import chatml_tokenizer, official, tokenizer_for
@@ -52,7 +55,7 @@ def test_a_sound_model_is_described_and_nothing_is_written(model: Path, tmp_path
     assert facts["disk_bytes"] == (model / "model.safetensors").stat().st_size
     assert facts["memory_bytes"]["weights"] == 4 * count
     assert facts["embedded_tokens"] == value["tokens"]["vocabulary"] == len(chatml_tokenizer())
-    assert facts["context"] == 2048 and facts["model_type"] == "llama"
+    assert facts["context"] == 8192 and facts["model_type"] == "llama"
     assert value["tokens"]["special"]["eos_token"] == "<|im_end|>"
     assert value["tokens"]["end_of_message"] == ["<|im_end|>"]
     template = value["template"]
@@ -124,8 +127,49 @@ def test_pickles_and_code_are_refused_before_anything_is_loaded(
 
 
 def test_a_damaged_file_of_weights_is_refused(model: Path, tmp_path: Path) -> None:
-    (model / "model.safetensors").write_bytes(b"\xff" * 64)
-    assert "no safetensors file" in refused(check(model, cwd=tmp_path, code=1))
+    file = model / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    said = refused(check(model, cwd=tmp_path, code=1))
+    assert f"it is cut off: {len(whole) - 1} of {len(whole)} bytes" in said
+    assert "copy or download it again" in said
+    file.write_bytes(b"\xff" * 64)
+    assert "no whole safetensors file" in refused(check(model, cwd=tmp_path, code=1))
+
+
+def test_an_adapter_that_is_cut_off_or_of_another_base_is_refused(
+    model: Path, tmp_path: Path
+) -> None:
+    settings = StudentSettings(model=str(model), lora=LoraSettings(rank=2, alpha=6))
+    student = load_student(settings, tokenizer=load_tokenizer(str(model)), seed=1)
+    adapter = tmp_path / "adapter"
+    save_checkpoint(student, adapter)
+    assert check(adapter, cwd=tmp_path, code=0)["refused"] == []
+    tokenizer = load_tokenizer(str(model))
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    LlamaForCausalLM(LlamaConfig(**config | {"hidden_size": 24, "head_dim": 12})).save_pretrained(
+        tmp_path / "wider"
+    )
+    tokenizer.save_pretrained(tmp_path / "wider")
+    wider = check(adapter, "--student.base", str(tmp_path / "wider"), cwd=tmp_path, code=1)
+    assert "the adapter changes model.layers.0." in refused(wider)
+    assert "the base has 24 x 32" in refused(wider) and "student.base" in refused(wider)
+    file = adapter / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4])
+    assert "it is cut off" in refused(check(adapter, cwd=tmp_path, code=1))
+
+
+def test_the_note_of_a_family_and_tokens_without_a_row_are_told(
+    model: Path, tmp_path: Path
+) -> None:
+    out = recompose("model", "check", str(model), cwd=tmp_path).out
+    assert f" note     {FAMILIES['qwen3'].note}" in out
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    tokenizer.save_pretrained(model)
+    notes = check(model, cwd=tmp_path, code=0)["notes"]
+    assert any("1 of the tokenizer's tokens have no row" in n for n in notes)
+    assert any("<image_soft_token>" in n for n in notes)
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(model: Path, tmp_path: Path) -> None:
@@ -144,7 +188,8 @@ def test_an_adapter_is_checked_with_its_base(model: Path, tmp_path: Path) -> Non
     assert value["facts"]["base"] == str(model) and value["facts"]["num_weights"] > 0
     model.rename(tmp_path / "moved")
     gone = check(tmp_path / "adapter", cwd=tmp_path, code=1)
-    assert "no model of that name can be had" in refused(gone)
+    assert f"no such folder: {model}, the base of the adapter" in refused(gone)
+    assert all("student.base" in r["fix"] for r in gone["refused"])
     found = check(
         tmp_path / "adapter", "--student.base", str(tmp_path / "moved"), cwd=tmp_path, code=0
     )
@@ -155,7 +200,10 @@ def test_what_is_not_there_is_refused_and_the_default_is_the_settings_model(
     model: Path, tmp_path: Path
 ) -> None:
     value = check(tmp_path / "none", cwd=tmp_path, code=1)
-    assert "no model of that name can be had" in refused(value)
+    assert "no such folder" in refused(value) and "Repo id" not in refused(value)
+    text = recompose("model", "check", "./none", cwd=tmp_path).out
+    assert "./none, which is not there" in text and "hub name\n" not in text
+    assert "no model of that name can be had" in refused(check("o/none", cwd=tmp_path, code=1))
     assert check("", cwd=tmp_path, code=0)["kind"] == "tiny"
     (tmp_path / "recompose.toml").write_text(f'[student]\nmodel = "{model}"\n', "utf-8")
     result = recompose("model", "check", "--json", cwd=tmp_path)
@@ -168,6 +216,27 @@ def test_a_gguf_file_that_is_none_or_cannot_be_read_here_is_refused(tmp_path: Pa
     assert value["kind"] == "gguf" and "no GGUF file that can be read" in refused(value)
     if importlib.util.find_spec("gguf") is None:
         assert "'gguf'" in refused(value) and "[gguf]" in refused(value)
+        assert "␊" not in recompose("model", "check", "x.gguf", cwd=tmp_path).out
+
+
+def test_doctor_knows_what_a_gguf_student_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name == "gguf":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(doctor, "version", installed)
+    value = recompose("doctor", "--student.model", "x.gguf", "--json", cwd=tmp_path).value
+    (found,) = [f for f in value["findings"] if f["name"] == "gguf"]
+    assert not found["ok"] and "[gguf]" in found["fix"]
+    assert not value["verbs"]["train"] and not value["verbs"]["build"] and value["verbs"]["demo"]
+    plain = recompose("doctor", "--json", cwd=tmp_path).value
+    assert plain["verbs"]["train"] and all(f["name"] != "gguf" for f in plain["findings"])
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0")
+    value = recompose("doctor", "--student.model", "x.gguf", "--json", cwd=tmp_path).value
+    assert value["verbs"]["train"]
 
 
 def test_a_folder_is_checked_without_pytorch(model: Path, tmp_path: Path) -> None:

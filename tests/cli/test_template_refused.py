@@ -38,6 +38,7 @@ def save_student(folder: Path, tokenizer: Any, *, template: str) -> Path:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    heads["max_position_embeddings"] = 8192
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes, **heads))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -213,6 +213,48 @@ def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Pa
 
 
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("setting", "others"),
+    [
+        ("focus", ("--train.hint.focus", "decision", "--train.fork", "true")),
+        ("estimator", ("--train.hint.estimator", "sampled_token", "--train.hint.divergence",
+                       "kl(student, teacher)")),
+    ],
+)  # fmt: skip
+def test_a_control_that_the_views_cannot_have_is_refused_before_a_run_exists(
+    work: Path, setting: str, others: tuple[str, ...], flags: tuple[str, ...]
+) -> None:
+    """The dry run passed; the run loaded the student and made its folder first."""
+    files_before = files(work)
+    result = recompose(*TRAIN, *others, *flags, cwd=work)
+    assert result.code == 1 and f"train.hint.{setting}" in result.err
+    assert files(work) == files_before
+
+
+def test_a_dry_run_says_what_focus_and_contrast_leave(work: Path) -> None:
+    views = [
+        view
+        for example in load_dataset(work / "recompose" / "examples").examples
+        for view in example.hints
+    ]
+    total = sum(len(view.target_ids) for view in views)
+    focus = recompose(*TRAIN, "--train.hint.focus", "decision", "--dry-run", "--json", cwd=work)
+    left = focus.value["plan"]["focused_tokens"]
+    assert 0 < left < total
+    said = recompose(*TRAIN, "--train.hint.focus", "decision", "--dry-run", cwd=work).out
+    assert f"{left} of {total} tokens are distilled; 0 of {len(views)} hint views" in said
+    contrast = recompose(*TRAIN, "--train.hint.contrast", "true", "--dry-run", cwd=work)
+    # both sessions are copies, with hints of the same text
+    assert contrast.code == 1 and "train.hint.contrast" in contrast.err
+    file = work / "recompose" / "examples" / "examples.jsonl"
+    first, *rest = map(json.loads, file.read_text("utf-8").splitlines())
+    first["hints"][0]["hint_ids"].append(5)
+    write_lines(file, [first, *rest])
+    contrast = recompose(*TRAIN, "--train.hint.contrast", "true", "--dry-run", cwd=work)
+    assert f"{len(views)} of {len(views)} hint views have a hint of another" in contrast.out
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(
     work: Path, flags: tuple[str, ...]
 ) -> None:

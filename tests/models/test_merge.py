@@ -88,16 +88,17 @@ def test_a_merge_that_says_something_else_is_refused(
     """What is merged is not what the layers compute: the log-probs before were others."""
     student, merge_layer, waiting = adapted(dtype, size=0.3), merge_module._merge, True
 
-    def wrong(name: str, layer: Any) -> None:
+    def wrong(name: str, layer: Any, **options: Any) -> None:
         nonlocal waiting
         if waiting:
             fault([m for m in student.model.modules() if hasattr(m, "lora_A")])
             waiting = False
-        merge_layer(name, layer)
+        merge_layer(name, layer, **options)
 
     monkeypatch.setattr(merge_module, "_merge", wrong)
-    with pytest.raises(ConfigError, match="where rounding explains"):
-        merge_adapters(student, texts=TEXTS)
+    with pytest.raises(ConfigError, match="where rounding explains") as caught:
+        merge_adapters(student, texts=TEXTS, otherwise="use it unmerged")
+    assert caught.value.fix == "use it unmerged"
 
 
 def test_the_last_bits_are_turned_back() -> None:

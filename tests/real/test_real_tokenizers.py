@@ -161,23 +161,19 @@ def test_the_teacher_of_every_hint_is_the_student_with_one_insertion(on: OnLogs)
 
 @pytest.mark.parametrize("position", ["user", "reminder", "result"])
 def test_a_hint_elsewhere_is_one_insertion_too(on: OnLogs, position: HintPosition) -> None:
-    """Below the last turns of its session; a result that is written as a JSON string may end in a
-    token that its closing quote shares, and is refused."""
-    refused = 0
+    """Below the last turns of its session; below a result that is written as a JSON string and ends
+    in a token that its closing quote shares, a user message."""
+    ways: Counter[str] = Counter()
     for hint in on.logs.hints:
         site = on.logs.sites[hint.site_id]
         session = on.logs.sessions[site.session_id]
         turns = last_turns(session, site.turn)
         student = on.renderer.render(turns, tools=session.tools)
         text = hint_in_position(hint.text, position=position)
-        try:
-            inserted = on.renderer.hint_ids(
-                hint.text, above=turns[:-1], position=position, tools=session.tools
-            )
-        except RenderError as error:
-            assert "as line" in error.what
-            refused += 1
-            continue
+        inserted = on.renderer.hint_ids(
+            hint.text, above=turns[:-1], position=position, tools=session.tools
+        )
+        ways[inserted.rendering] += 1
         begin = student.spans[-1].body[0]
         at = begin - len(inserted.tail)
         assert student.ids[at:begin] == inserted.tail
@@ -201,9 +197,8 @@ def test_a_hint_elsewhere_is_one_insertion_too(on: OnLogs, position: HintPositio
         # the text stands there once more than in the student's, where H was inserted
         assert teacher.count(expected) == decode(example.student_ids(view)).count(expected) + 1
         assert decode(view.hint_ids).count(expected) == 1
-    if on.case.family not in AS_JSON or position == "user":
-        assert not refused
-    assert refused < len(on.logs.hints) / 2
+    if position != "user":
+        assert ways.total() > ways["message"] > 0 if on.case.family in AS_JSON else True
 
 
 def _plain(on: OnLogs, segment: SeenSegment, count: int, *, prompt: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from composer_replication.core.config.data_settings import HintPosition
-from composer_replication.core.errors import AlignmentError, RenderError
+from composer_replication.core.errors import AlignmentError
 from composer_replication.core.trace import Block, Text, ToolCall, ToolResult, Turn
 from composer_replication.tokens.example import HintView
 from composer_replication.tokens.hint_donors import shuffled_views
@@ -21,7 +21,11 @@ every_template = pytest.mark.parametrize(("family", "fixture"), CASES)
 POSITIONS: tuple[HintPosition, ...] = get_args(HintPosition)
 INSIDE = ("reminder", "result")
 HINT = "Call Read on src/app.py first."
-ENDINGS = ("one file", "No such file.", "</tool_use_error>", "f(x)", '{"a": 1}', "x = 1\n", "")
+ENDINGS = (
+    "one file", "No such file.", "</tool_use_error>", "f(x)", '{"a": 1}', "x = 1\n", "", 'see "x"',
+)  # fmt: skip
+MERGED = ("", 'see "x"')
+"""The endings that the toy tokenizers make one token of together with the quote behind them."""
 AS_JSON = ("llama3", "gpt-oss")
 """The families that write a result as a JSON string: its last characters and the closing quote may
 be one token."""
@@ -73,25 +77,21 @@ def inside(turns: list[Turn], text: str) -> list[list[Turn]]:
 def test_the_teacher_is_the_conversation_with_the_hint_there(
     family: str, fixture: str, position: HintPosition
 ) -> None:
-    render, refused = renderer(family, fixture), []
+    render = renderer(family, fixture)
     text = hint_in_position(HINT, position=position)
     for above, ending in [("result", e) for e in ENDINGS] + [("user", e) for e in ENDINGS]:
         turns = conversation(above, ending)
         student = render.render(turns, tools=TOOLS)
-        try:
-            view = render.hint_view(
-                turns,
-                target=3,
-                hint=HINT,
-                site_id="s",
-                kind="k",
-                tools=TOOLS,
-                within=student,
-                position=position,
-            )
-        except RenderError:
-            refused.append((above, ending))
-            continue
+        view = render.hint_view(
+            turns,
+            target=3,
+            hint=HINT,
+            site_id="s",
+            kind="k",
+            tools=TOOLS,
+            within=student,
+            position=position,
+        )
         example = example_with(student, view)
         teacher = example.teacher_ids(view)
         assert view.position == position
@@ -102,15 +102,19 @@ def test_the_teacher_is_the_conversation_with_the_hint_there(
             + student.ids[view.at :][: view.span[1] - view.at]
         )
         expected = inside(turns, text)
-        if position not in INSIDE:
+        # a JSON string whose last characters share a token with its quote takes no text behind them
+        if alone := (
+            position in INSIDE and family in AS_JSON and above == "result" and ending in MERGED
+        ):
+            expected = [of_its_own(turns, "user", text)]
+        elif position not in INSIDE:
             expected += [of_its_own(turns, position, text)]
         decoded = render.codec.decode(teacher)
         assert decoded in [written(render, t) for t in expected]
         hint_alone = render.codec.decode(view.hint_ids).startswith(text)
-        assert (view.rendering == "line") == (position in INSIDE and hint_alone)
+        assert (view.rendering == "line") == (position in INSIDE and hint_alone and not alone)
         assert view.rendering != "message" or view.at == student.spans[-1].start
-    # behind an empty text the quotes of a JSON string are one token
-    assert refused == ([("result", "")] if position in INSIDE and family in AS_JSON else [])
+        assert view.rendering == "message" or not alone
 
 
 @pytest.mark.parametrize("position", INSIDE)

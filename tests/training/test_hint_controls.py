@@ -22,12 +22,13 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.training.channels import channel_losses
-from composer_replication.training.hinting import (
+from composer_replication.training.hint_inputs import (
+    check_hint_settings,
     check_views,
-    hint_credit,
-    view_weights,
+    views_with_donor,
     with_wrong_hints,
 )
+from composer_replication.training.hinting import hint_credit, view_weights
 from composer_replication.training.live import annotate_views
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
@@ -555,6 +556,42 @@ def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counte
     assert with_wrong_hints(plain, seed=3) == (shuffled, 0)
     alone, dropped = with_wrong_hints([make_example(1, hints=1)], seed=3)
     assert dropped == 1 and alone[0].hints == ()
+
+
+def test_a_step_of_one_view_is_compared_with_a_hint_of_the_whole_data_set() -> None:
+    """A step of real sessions holds one or two views: nearly all of them were left out."""
+    dataset = [make_example(number, hints=1 + number % 2) for number in range(6)]
+    owner = {v.hint_ids: (e.session_id, v.kind) for e in dataset for v in e.hints}
+    drawn = set()
+    for seed in range(20):
+        (contrasted,), dropped = with_wrong_hints(dataset[3:4], seed=seed, dataset=dataset)
+        assert dropped == 0 and len(contrasted.hints) == 2
+        for view in contrasted.hints:
+            session_id, kind = owner[view.wrong_ids]
+            assert session_id != contrasted.session_id and kind != view.kind
+            drawn.add((view.site_id, view.wrong_ids))
+        again = with_wrong_hints(dataset[3:4], seed=seed, dataset=dataset)
+        assert again == ([contrasted], 0)
+    assert len(drawn) > 6  # another one in another step
+    (first, second) = dataset[3].hints
+    one_session = [dataclasses.replace(dataset[3], hints=(first,)), dataset[3]]
+    assert with_wrong_hints(one_session[:1], seed=0, dataset=one_session)[1] == 1
+    assert (views_with_donor(dataset), views_with_donor(one_session)) == (9, 0)
+    elsewhere = dataclasses.replace(second, position="user")
+    unlike = [dataset[2], dataclasses.replace(dataset[3], hints=(elsewhere,))]
+    assert views_with_donor(unlike) == 0
+    with pytest.raises(ConfigError) as caught:
+        check_hint_settings(one_session, HintSettings(contrast=True), fork=False)
+    assert caught.value.where == "train.hint.contrast"
+
+
+def test_a_rollouts_view_is_compared_with_a_hint_of_its_step() -> None:
+    dataset, played = [make_example(1)], [make_example(7, hints=2), make_example(8)]
+    contrasted, dropped = with_wrong_hints([*played, *dataset], seed=0, dataset=dataset)
+    of_step = {v.hint_ids for e in (*played, *dataset) for v in e.hints}
+    assert all(v.wrong_ids in of_step for e in contrasted for v in e.hints)
+    # the data set holds one session only, so its own view has none
+    assert dropped == 1 and contrasted[-1].hints == ()
 
 
 @pytest.mark.parametrize(

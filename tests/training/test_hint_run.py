@@ -107,6 +107,15 @@ def test_a_killed_taid_run_goes_on_as_the_whole_one_did(tmp_path: Path) -> None:
     assert resumed_metrics == expected and len({t for t, _ in expected}) == 4
 
 
+def test_every_step_of_a_contrast_keeps_its_views(tmp_path: Path) -> None:
+    """One view a step: its other hint comes from the data set."""
+    config = make_config(steps=3, batch_examples=1, hint={"weight": 1.0, "contrast": True})
+    run = make_run(tmp_path, config)
+    train(config, student=make_student(), examples=EXAMPLES, run=run)
+    assert [m["hint/no_donor"] for m in run.metrics()] == [0, 0, 0]
+    assert all(m["hint/status"] == "active" for m in run.metrics())
+
+
 # ---- the teacher that starts from the student ----
 
 

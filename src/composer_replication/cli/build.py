@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build_lost_calls import refused_calls, say_lost_calls
-from composer_replication.cli.build_split import split_counts
-from composer_replication.cli.build_text import (
+from composer_replication.cli.build_refused import (
     Refused,
     lost_channel,
     note_refused,
-    show_build,
     wider_windows,
 )
+from composer_replication.cli.build_split import split_counts
+from composer_replication.cli.build_text import show_build
 from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
 from composer_replication.cli.held_out_contexts import say_evaluable
@@ -34,6 +34,7 @@ from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
+from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import (
     BuildReport,
     build_report,
@@ -55,6 +56,8 @@ def build_command(*, common: Common = Common()) -> int:
         job.need_fresh(job.sites, verb="sites"),
         hints,
     ]
+    config = job.config
+    check_context(config.student, config.build.max_tokens, what="build.max_tokens")
     kinds = kept_kinds(job)
     inputs += [
         path

@@ -1,31 +1,26 @@
-"""The output of `build`, and its refusal if a channel lost everything."""
+"""The output of `build`, and what helps against what it left out."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.core.config.root import Config
-from composer_replication.core.config.train_settings import BuildSettings
-from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import write_json
-from composer_replication.tokens.artefact import META, BuildReport
+from composer_replication.tokens.artefact import BuildReport
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import MIN_REPOSITORIES
 
-_LOST = ("template", "not_insertable", "too_long", "evidence_lost")
-_WAYS = {
+WAYS = {
     "template": "set student.template to a family that can write what these sessions hold",
     "not_insertable": (
         "set hints.position = user, or student.template to a family that takes a message above an"
         " assistant's"
     ),
-    "too_long": "raise build.max_tokens",
-    "evidence_lost": "raise build.max_tokens, or set build.without_evidence = keep",
+    "too_long": "raise build.max_tokens, at most to the model's context",
+    "evidence_lost": (
+        "raise build.max_tokens, at most to the model's context, or set build.without_evidence ="
+        " keep"
+    ),
 }
 """Reasons for which a unit cannot be built, and the remedy for each."""
 
@@ -33,73 +28,11 @@ _WAYS = {
 def remedies(skipped: Mapping[str, int]) -> list[str]:
     """What helps against the reasons for which units were left out, most frequent first.
 
-    >>> remedies({"too_long": 3, "evidence_lost": 1, "no_site": 9})
-    ['raise build.max_tokens', 'raise build.max_tokens, or set build.without_evidence = keep']
+    >>> remedies({"too_long": 3, "no_site": 9})
+    ["raise build.max_tokens, at most to the model's context"]
     """
     frequent = sorted(skipped, key=lambda reason: -skipped[reason])
-    return [_WAYS[reason] for reason in frequent if reason in _WAYS]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A build that lost a channel: the error, and flags that avoid it ("" = none was found)."""
-
-    error: DataError
-    flags: str = ""
-
-
-def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
-    """Yield (flags, settings) that lose less: longer windows, then views without evidence.
-
-    A window never exceeds train.micro_tokens, which must fit into one forward.
-    """
-    build, tokens = config.build, 2 * config.build.max_tokens
-    while tokens <= config.train.micro_tokens:
-        yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
-        tokens *= 2
-    if build.without_evidence == "skip":
-        yield "--build.without_evidence keep", build.model_copy(update={"without_evidence": "keep"})
-
-
-def note_refused(examples: Path, refused: Refused) -> None:
-    """Record in the examples' meta.json that the build was refused, and which flags avoid it.
-
-    `next_step` reads it.
-    """
-    path = examples / META
-    write_json(
-        path,
-        {
-            **json.loads(path.read_bytes()),
-            "refused": {"what": refused.error.what, "flags": refused.flags},
-        },
-    )
-
-
-def lost_channel(config: Config, report: BuildReport) -> DataError | None:
-    """The error of a build that lost all hints or most messages of a weighted channel, or None.
-
-    With live rollouts, which have their own hints, imported hints may be lost.
-    """
-    train, channels = config.train, []
-    if train.hint.weight and not config.rollouts.env:
-        channels.append(("hint", "hints", report.hinted_sites, 0.0))
-    if train.lm_ce.weight:
-        channels.append(("lm_ce", "messages", report.trained_messages, 0.5))
-    for channel, noun, built, least in channels:
-        reasons = {
-            reason: n for reason in _LOST if (n := report.skipped.get(f"{channel}/{reason}", 0))
-        }
-        lost, most = sum(reasons.values()), max(reasons, key=lambda name: reasons[name], default="")
-        if lost and built <= least * reasons.get("template", 0):
-            listed = ", ".join(f"{name} {n}" for name, n in reasons.items())
-            message = f"{built} of {lost + built} {noun} could be built for {channel}: {listed}"
-            return DataError(
-                message,
-                where="skipped.jsonl has each",
-                fix=f"{_WAYS[most]}, or set train.{channel}.weight = 0, and build again",
-            )
-    return None
+    return [WAYS[reason] for reason in frequent if reason in WAYS]
 
 
 def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[str, Any]) -> None:
@@ -145,6 +78,13 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
             f" evidence {evidence}"
             + (f"; {lost} hints whose window would lose one are left out" if lost else "")
         )
+        if (position := job.config.hints.position) in ("reminder", "result"):
+            apart = report.views_by_rendering.get("message", 0)
+            screen.line(
+                f" hints    {report.views - apart} at the end of the text above (hints.position ="
+                f" {position}), {apart} as a user message: no text directly above, or its last"
+                " tokens would change"
+            )
         joined = f"{report.hinted_sites} failing calls in {report.views} messages, one view each"
         screen.line(
             f" views    {joined}; by tokens they weigh as {report.effective_views:g} equal ones"

@@ -40,19 +40,25 @@ class Finding:
 def doctor_command(*, common: Common = Common()) -> int:
     """What is installed, what would work, and the command that fixes what would not. Reads only."""
     job = settings_only(common)
-    findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]
+    needs_gguf = list(gguf(job))
+    findings = [*packages(), *needs_gguf, gpu(), logs(job), disk(job), settings(job)]
     works = {f.name: f.ok for f in findings}
-    can_train = all(works[name] for name in NEEDED_TO_TRAIN)
+    has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
+    can_train = has_packages and works.get("gguf", True)
+    install = INSTALL_TRAIN if not has_packages else "".join(f.fix for f in needs_gguf)
     from composer_replication.cli.main import VERBS  # main loads this module
 
-    verbs = {verb: can_train or verb not in NEED_TRAIN for verb in (*VERBS, "hints --audit")}
+    verbs = {
+        verb: verb not in NEED_TRAIN or can_train or (has_packages and verb == "demo")
+        for verb in (*VERBS, "hints --audit")
+    }
     job.screen.table(
         [("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings],
         head=("", "what", "found", "fix"),
     )
     job.screen.line()
     job.screen.table(
-        [("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()],
+        [("ok" if ok else "--", verb, "" if ok else install) for verb, ok in verbs.items()],
         head=("", "verb", "fix"),
     )
     next_command = doctor_next(
@@ -83,6 +89,19 @@ def packages() -> Iterator[Finding]:
             )
         else:
             yield Finding(name=name, ok=True, found=installed)
+
+
+def gguf(job: Job) -> Iterator[Finding]:
+    """The package gguf, if the student or the base of its adapter is a GGUF file."""
+    student = job.config.student
+    if not any(name.lower().endswith(".gguf") for name in (student.model, student.base)):
+        return
+    try:
+        yield Finding(name="gguf", ok=True, found=version("gguf"))
+    except PackageNotFoundError:
+        command = pip_install("composer-replication[gguf]")
+        found = "not installed; student.model needs it"
+        yield Finding(name="gguf", ok=False, found=found, fix=command)
 
 
 def gpu() -> Finding:

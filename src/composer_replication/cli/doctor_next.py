@@ -27,4 +27,4 @@ def doctor_next(job: Job, fixes: Mapping[str, str], *, can_train: bool) -> str:
     waits = step.split()[1] in (*NEED_TRAIN, "doctor") or "--audit" in step
     if can_train or not waits:
         return step
-    return next((fixes[name] for name in TRAIN_PACKAGES if name in fixes), INSTALL_TRAIN)
+    return next((fixes[name] for name in (*TRAIN_PACKAGES, "gguf") if name in fixes), INSTALL_TRAIN)

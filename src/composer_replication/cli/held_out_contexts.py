@@ -16,6 +16,7 @@ from composer_replication.evaluation.held_out_sites import (
     restore_contexts,
     smallest_window,
 )
+from composer_replication.models.context_length import context_length
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import resolve_split_unit
 
@@ -71,6 +72,11 @@ def window_remedy(
     if wider is None:
         return ""
     tokens, fitting = wider
+    context = context_length(job.config.student)
+    if context is not None and tokens > context:
+        return (
+            f"take a model that reads {tokens} tokens: {job.config.student.model} reads {context}"
+        )
     return (
         f"{job.command('build')} --build.max_tokens {tokens}, and train with that: then {fitting}"
         f" of the {restored.num_lost['too_long']} that are too long fit (the window is the run's; a"

@@ -12,6 +12,7 @@ from composer_replication.cli.model_check import check_model
 from composer_replication.cli.model_check_files import ModelCheck
 from composer_replication.cli.problems import FIXABLE
 from composer_replication.core.errors import need
+from composer_replication.models.model_files import is_missing_path
 
 KINDS = {
     "gguf": "a GGUF file",
@@ -63,7 +64,7 @@ def model_command(what: Literal["check"], model: str = "", /, *, common: Common 
 def _show(job: Job, check: ModelCheck) -> None:
     screen, facts, tokens = job.screen, check.facts, check.tokens
     base = f" on {facts['base']}, rank {facts['rank']}" if "base" in facts else ""
-    screen.line(f" model    {check.model}, {KINDS[check.kind]}{base}")
+    screen.line(f" model    {check.model}, {_kind(check)}{base}")
     if facts.get("model_type"):
         context = f", context {facts['context']} tokens" if facts.get("context") else ""
         screen.line(f" type     {facts['model_type']}{context}")
@@ -88,10 +89,14 @@ def _show(job: Job, check: ModelCheck) -> None:
         screen.line(f" note     {note}", style="dim")
     for refusal in check.refused:
         screen.line(f" refused  {refusal['what']}", style="red")
-        if refusal["fix"]:
-            screen.line(f"          {refusal['fix']}", style="green")
+        for line in refusal["fix"].splitlines():
+            screen.line(f"          {line}", style="green")
     if not check.refused:
         screen.line(" refused  nothing", style="green")
+
+
+def _kind(check: ModelCheck) -> str:
+    return "which is not there" if is_missing_path(check.model) else KINDS[check.kind]
 
 
 def _show_template(job: Job, template: dict[str, Any]) -> None:
@@ -99,6 +104,8 @@ def _show_template(job: Job, template: dict[str, Any]) -> None:
     by = f", recognised by {template['recognised_by']}" if "recognised_by" in template else ""
     screen.line(f" family   {template['family']}{by}")
     fitting = ", ".join(template["families_that_fit"]) or "none"
+    if template.get("note"):
+        screen.line(f" note     {template['note']}")
     screen.line(f" allowed  by its control tokens (student.template): {fitting}")
     carried, used = template.get("own"), template.get("used")
 

@@ -53,6 +53,13 @@ def _check_tokens(check: ModelCheck, tokenizer: Any) -> None:
             f"the tokenizer has {rows + surplus} tokens, the model embeds {rows}",
             "give the folder of the model's own tokenizer",
         )
+    elif rows is not None:
+        names = {i: text for text, i in tokenizer.get_vocab().items() if i >= rows}
+        if names:
+            check.notes.append(
+                f"{len(names)} of the tokenizer's tokens have no row in the model's embedding"
+                f" ({', '.join(names[i] for i in sorted(names)[:4])}): no rendering contains one"
+            )
 
 
 def _check_template(check: ModelCheck, tokenizer: Any, named: str) -> None:

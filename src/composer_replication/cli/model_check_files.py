@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import ComposerError, ConfigError, first_line, need
+from composer_replication.models.adapter_folder import check_adapter_fits
+from composer_replication.models.context_length import context_of
 from composer_replication.models.gguf_file import check_no_kernels, read_gguf
-from composer_replication.models.model_files import model_kind, read_json, read_weights
+from composer_replication.models.model_files import (
+    Weights,
+    check_path,
+    model_kind,
+    read_json,
+    read_weights,
+)
 
 BYTES = {"float32": 4, "bfloat16": 2}
 _COPIES = 4  # weights, gradients and the two averages of AdamW
@@ -46,17 +54,24 @@ class ModelCheck:
 
 def check_files(check: ModelCheck, base: str, *, dtype: str) -> None:
     """Add what the files of the model `base` say, and the memory that it takes in `dtype`."""
+    weights: Weights | None = None
     if model_kind(base) == "gguf":
-        _check_gguf(check, Path(base))
+        with check.collecting():
+            _check_gguf(check, Path(base))
     else:
-        _check_folder(check, _folder_of(base))
+        with check.collecting():
+            weights = _check_folder(check, _folder_of(base, is_base=check.kind == "adapter"))
+    if check.kind == "adapter":
+        with check.collecting():
+            check_adapter_fits(Path(check.model), weights)
     _add_memory(check, dtype)
 
 
-def _folder_of(name: str) -> Path:
+def _folder_of(name: str, *, is_base: bool) -> Path:
     """The folder of a model: itself, or where the hub's files are kept on this machine."""
     if Path(name).is_dir():
         return Path(name)
+    check_path(name, where="student.base" if is_base else "student.model", is_base=is_base)
     transformers = need("transformers", extra="train")
     try:
         found = transformers.utils.cached_file(name, "config.json")
@@ -65,11 +80,14 @@ def _folder_of(name: str) -> Path:
         raise ConfigError(
             f"no folder, and no model of that name can be had: {first_line(error)}",
             where=name,
-            fix="give a folder, a GGUF file or a hub name that can be reached",
+            fix=(
+                "give a folder, a GGUF file or a hub name that can be reached"
+                f"{', in student.base' if is_base else ''}"
+            ),
         ) from error
 
 
-def _check_folder(check: ModelCheck, folder: Path) -> None:
+def _check_folder(check: ModelCheck, folder: Path) -> Weights:
     if (folder / "config.json").is_file():
         _check_config(check, read_json(folder / "config.json"))
     else:
@@ -96,6 +114,7 @@ def _check_folder(check: ModelCheck, folder: Path) -> None:
         check.refuse(
             "no weights: no *.safetensors in the folder", "give the whole folder of a model"
         )
+    return weights
 
 
 def _check_config(check: ModelCheck, config: dict[str, Any]) -> None:
@@ -105,7 +124,7 @@ def _check_config(check: ModelCheck, config: dict[str, Any]) -> None:
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     check.facts |= {
         "model_type": kind,
-        "context": (text or config).get("max_position_embeddings"),
+        "context": context_of(config),
         "embedded_tokens": (text or config).get("vocab_size"),
     }
     own_code = "; it brings code of its own, which is never run" if config.get("auto_map") else ""

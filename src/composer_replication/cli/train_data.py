@@ -11,7 +11,9 @@ from composer_replication.cli.student_tokenizer import built_tokenizer, student_
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError
 from composer_replication.models.adapter_folder import with_adapter
+from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import Dataset, load_dataset
+from composer_replication.tokens.forward_size import forward_sizes
 from composer_replication.tokens.hf import student_tokenizer
 
 
@@ -61,6 +63,13 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
             where=str(job.examples),
             fix=f"run: {job.command('build')}",
         )
+    longest = max((size for size, _ in forward_sizes(data.examples)), default=0)
+    check_context(
+        job.config.student,
+        longest,
+        what="the longest example",
+        fix=f"run again with a smaller build.max_tokens: {job.command('build')}",
+    )
     built_position = data.meta.get("hint_position", "system")
     if built_position != (position := job.config.hints.position):
         raise DataError(

@@ -13,6 +13,7 @@ from composer_replication.cli.figures import TimeLeft, duration, eta
 from composer_replication.cli.job import Job
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.tokens.artefact import Dataset
+from composer_replication.training.hint_inputs import views_with_donor
 
 COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red", "dead": "red"}
 
@@ -58,6 +59,7 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
         head=("channel", "weight", "tokens, or pairs and anchors", ""),
     )
     _say_plan(job, data, played=played)
+    controls = _say_hint_controls(job, data) if imported or settings.fork else {}
     for name in CHANNELS:
         if weights[name] == 0 and units[name]:
             job.screen.line(
@@ -73,7 +75,32 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
         "examples": len(data.examples),
         "pairs": len(data.pairs),
     }
-    return {**plan, "rollouts_per_step": played, "placebo": list(settings.placebo)}
+    return {**plan, **controls, "rollouts_per_step": played, "placebo": list(settings.placebo)}
+
+
+def _say_hint_controls(job: Job, data: Dataset) -> dict[str, int]:
+    """Print what train.hint.focus and contrast leave of the imported hint views; returns it."""
+    hint, left = job.config.train.hint, {}
+    views = [view for example in data.examples for view in example.hints]
+    if not hint.weight or not views:
+        return left
+    if hint.focus == "decision":
+        unknown = sum(not view.knows_decisions for view in views)
+        left["focused_tokens"] = sum(
+            len(view.target_ids) for example in data.examples for view in example.focused().hints
+        )
+        job.screen.line(
+            f" focus    {left['focused_tokens']} of {sum(len(v.target_ids) for v in views)} tokens"
+            f" are distilled; {unknown} of {len(views)} hint views keep the whole message: their"
+            " decision is not known"
+        )
+    if hint.contrast:
+        left["views_with_donor"] = views_with_donor(data.examples)
+        job.screen.line(
+            f" contrast {left['views_with_donor']} of {len(views)} hint views have a hint of"
+            " another session to be compared with; the others are left out"
+        )
+    return left
 
 
 def _say_plan(job: Job, data: Dataset, *, played: int) -> None:

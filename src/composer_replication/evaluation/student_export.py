@@ -11,8 +11,10 @@ from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.evaluation.players import Player, load_player
+from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.load_student import load_student
 from composer_replication.models.merge import Merged, merge_adapters
+from composer_replication.models.model_files import model_kind
 from composer_replication.models.pretrained_folder import save_served, weights_sha256
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
@@ -57,7 +59,11 @@ def write_student(
         renderer = Renderer.for_tokenizer(tokenizer, family=settings.template)
     digest, model = weights_sha256(student.model), student.model
     if form == "merged":
-        merged = merge_adapters(student, texts=texts or [_built_in_text(renderer)])
+        merged = merge_adapters(
+            student,
+            texts=texts or [_built_in_text(renderer)],
+            otherwise=keeps_adapter(settings, player.checkpoint),
+        )
         model = merged.model
     save_served(
         model, renderer.tokenizer, folder, template=renderer.template, end_ids=renderer.end_ids
@@ -66,7 +72,11 @@ def write_student(
     return {
         "weights_sha256": digest,
         "family": renderer.family.name if renderer.family else "own template",
-        "notes": _merge_notes(merged) if merged is not None else [],
+        "notes": (
+            _merge_notes(merged, keeps_adapter(settings, player.checkpoint))
+            if merged is not None
+            else []
+        ),
         **facts,
     }
 
@@ -77,7 +87,21 @@ def _measured(merged: Merged) -> dict[str, Any]:
     return {name: getattr(merged, name) for name in names}
 
 
-def _merge_notes(merged: Merged) -> list[str]:
+def keeps_adapter(settings: StudentSettings, checkpoint: Path) -> str:
+    """What to do instead of a merge: an adapter is exported only if its base is a model's folder.
+
+    >>> keeps_adapter(StudentSettings(model="x.gguf"), Path("run/step-2"))
+    'student.model = run/step-2 with student.base = x.gguf uses the adapter unmerged'
+    """
+    base = base_model(settings)
+    if model_kind(base) == "gguf":
+        return f"student.model = {checkpoint} with student.base = {base} uses the adapter unmerged"
+    if model_kind(base) == "tiny":
+        return "student.dtype = float32 rounds less"
+    return "export --adapter"
+
+
+def _merge_notes(merged: Merged, otherwise: str) -> list[str]:
     """What a merge changed, and whether that drowns what was learnt."""
     notes = [
         f"{merged.num_merged} adapted weights merged; on {merged.num_tokens} tokens of text this"
@@ -88,7 +112,7 @@ def _merge_notes(merged: Merged) -> list[str]:
     if merged.adapter_kl < 2 * merged.mean_kl:
         notes.append(
             "what the adapter learnt is not clearly larger than the rounding of the merged weights:"
-            " --adapter, or student.dtype = float32, keeps it"
+            f" {otherwise}; in student.dtype = float32 the rounding is smaller"
         )
     return notes
 

@@ -14,7 +14,13 @@ from typing import Any
 
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.models.model_files import ADAPTER_CONFIG, model_kind, read_json
+from composer_replication.models.model_files import (
+    ADAPTER_CONFIG,
+    Weights,
+    model_kind,
+    read_json,
+    read_weights,
+)
 
 ADAPTER = "adapter_model.safetensors"
 USED = (
@@ -60,6 +66,33 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             fix="save the adapter with save_pretrained, which writes safetensors",
         )
     return config
+
+
+def check_adapter_fits(folder: Path, base: Weights | None) -> None:
+    """Raise ConfigError if the adapter's file is cut off, or if its matrices do not fit the base's
+    weights; of a base that is None, or whose weights have other names, only the first is known."""
+    config, shapes = read_adapter(folder), read_weights(folder).shapes
+    known = {} if base is None else {f"base_model.model.{n}": s for n, s in base.shapes.items()}
+    modules = {name.rpartition(".lora_")[0] for name in shapes if ".lora_" in name}
+    if not any(f"{module}.weight" in known for module in modules):
+        return
+    for module in sorted(modules):
+        a, b = (shapes.get(f"{module}.lora_{side}.weight", ()) for side in "AB")
+        found = known.get(f"{module}.weight")
+        changed = (*b[:1], *a[1:])
+        fits = changed == (found[::-1] if config.get("fan_in_fan_out") and found else found)
+        if not fits or a[:1] != b[1:]:
+            has = "has no such weight" if found is None else f"has {_sizes(found)}"
+            raise ConfigError(
+                f"the adapter changes {module.removeprefix('base_model.model.')} by"
+                f" {_sizes(b)} times {_sizes(a)}, the base {has}",
+                where=str(folder / ADAPTER),
+                fix="give the base that it was trained on in student.base",
+            )
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "nothing"
 
 
 def with_adapter(settings: StudentSettings) -> StudentSettings:

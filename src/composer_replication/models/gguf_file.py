@@ -52,7 +52,12 @@ def read_gguf(path: Path) -> GgufFacts:
     names: Any = need("transformers.integrations.gguf.dequant", extra="train").GGML_NAME
     try:
         metadata, _ = reader.read_gguf_metadata(str(path))
-        tensors = reader.GgufHeader.from_file(str(path)).tensors
+        header = reader.GgufHeader.from_file(str(path))
+        tensors = header.tensors
+        ends = [tensor.offset + tensor.nbytes for tensor in tensors]
+        needed, present = header.data_start + max(ends, default=0), path.stat().st_size
+        if present < needed:
+            raise ValueError(f"it is cut off: {present} of {needed} bytes")
     except (OSError, ValueError, KeyError, UnicodeDecodeError, struct.error) as error:
         raise ConfigError(
             f"no GGUF file that can be read: {first_line(error)}",

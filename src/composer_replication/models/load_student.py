@@ -26,7 +26,7 @@ from composer_replication.models.adapter_folder import (
 from composer_replication.models.forward import check_projection
 from composer_replication.models.gguf_file import load_gguf
 from composer_replication.models.load_adapter import load_adapter
-from composer_replication.models.model_files import model_kind, tokens_without_a_row
+from composer_replication.models.model_files import check_path, model_kind, tokens_without_a_row
 from composer_replication.models.tiny import make_tiny
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -110,6 +110,8 @@ def _from_pretrained(name: str, settings: StudentSettings) -> Any:
     transformers = need("transformers", extra="train")
     transformers.utils.logging.disable_progress_bar()  # a library must not draw on the terminal
     dtype = DTYPES[settings.dtype]
+    is_base = name != settings.model
+    check_path(name, where=settings.model if is_base else "student.model", is_base=is_base)
     try:
         if model_kind(name) == "gguf":
             return load_gguf(Path(name), dtype=dtype)
@@ -117,7 +119,6 @@ def _from_pretrained(name: str, settings: StudentSettings) -> Any:
     except ConfigError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        is_base = name != settings.model
         raise ConfigError(
             f"cannot load {name!r}{', the base of the adapter' if is_base else ''}:"
             f" {first_line(error)}",

@@ -54,12 +54,14 @@ class Merged:
     adapter_kl: float
 
 
-def merge_adapters(student: Student, *, texts: Sequence[Sequence[int]]) -> Merged:
+def merge_adapters(
+    student: Student, *, texts: Sequence[Sequence[int]], otherwise: str = "export --adapter"
+) -> Merged:
     """The student as a plain model with its adapters merged; consumes the student's own model.
 
     `texts` are ids of text that the student is meant for. Raises ConfigError for adapters that are
     not W + s B A (DoRA, a bias, quantised weights), and if the merged model differs on the texts by
-    more than rounding explains.
+    more than rounding explains; `otherwise` is what the error advises.
     """
     model = student.model
     before_NV = _logits(model, texts)
@@ -72,7 +74,7 @@ def merge_adapters(student: Student, *, texts: Sequence[Sequence[int]]) -> Merge
     weights = [layer.base_layer.weight for _, layer in layers]
     with torch.no_grad():
         for name, layer in layers:
-            _merge(name, layer)
+            _merge(name, layer, otherwise=otherwise)
     plain = model.unload()
     merged_NV = _logits(plain, texts)
     merge_N = _kl(before_NV, merged_NV)
@@ -84,7 +86,7 @@ def merge_adapters(student: Student, *, texts: Sequence[Sequence[int]]) -> Merge
             f"the merged model differs from the student by {mean:.3g} nats per token on"
             f" {len(merge_N)} tokens of text, where rounding explains {rounding:.3g}",
             where=student.name,
-            fix="export --adapter",
+            fix=otherwise,
         )
     return Merged(
         model=plain,
@@ -97,7 +99,7 @@ def merge_adapters(student: Student, *, texts: Sequence[Sequence[int]]) -> Merge
     )
 
 
-def _merge(name: str, layer: Any) -> None:
+def _merge(name: str, layer: Any, *, otherwise: str) -> None:
     """Add every active adapter of one layer to its weight."""
     weight = layer.base_layer.weight
     total = weight.double()
@@ -114,9 +116,7 @@ def _merge(name: str, layer: Any) -> None:
             or getattr(layer, "use_dora", {}).get(adapter)
             or layer.lora_bias.get(adapter)
         ):
-            raise ConfigError(
-                "an adapter that is not W + s B A", where=name, fix="export --adapter"
-            )
+            raise ConfigError("an adapter that is not W + s B A", where=name, fix=otherwise)
         update = layer.lora_B[adapter].weight.double() @ layer.lora_A[adapter].weight.double()
         total += layer.scaling[adapter] * (
             update.T if getattr(layer, "fan_in_fan_out", False) else update

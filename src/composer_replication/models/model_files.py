@@ -42,6 +42,30 @@ def model_kind(model: str) -> Kind:
     return "adapter" if is_adapter and not has_model else "folder"
 
 
+def is_missing_path(model: str) -> bool:
+    """Whether a name can only be a path, and nothing is there; a hub name is "owner/name".
+
+    >>> is_missing_path("models/none/here"), is_missing_path("Qwen/Qwen3-0.6B")
+    (True, False)
+    """
+    looks_like_path = model.startswith(("/", ".", "~")) or "\\" in model or model.count("/") > 1
+    return looks_like_path and model_kind(model) == "hub"
+
+
+def check_path(model: str, *, where: str, is_base: bool = False) -> None:
+    """Raise ConfigError for a path at which there is no model; `is_base` = that of an adapter."""
+    if is_missing_path(model):
+        raise ConfigError(
+            f"no such folder: {model}{', the base of the adapter' if is_base else ''}",
+            where=where,
+            fix=(
+                "give the base model in student.base: a folder, a GGUF file or a hub name"
+                if is_base
+                else "give a folder, a GGUF file or a hub name in student.model"
+            ),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """The tensors of a folder's safetensors files, by their headers.
@@ -94,10 +118,15 @@ def _header(file: Path) -> dict[str, Any]:
             if length > file.stat().st_size:
                 raise ValueError("its header is longer than the file")
             table = json.loads(stream.read(length))
-            return {name: tensor for name, tensor in table.items() if name != "__metadata__"}
-    except (OSError, ValueError, struct.error, AttributeError) as error:
+        table = {name: tensor for name, tensor in table.items() if name != "__metadata__"}
+        ends = [int(tensor["data_offsets"][1]) for tensor in table.values()]
+        needed, present = 8 + length + max(ends, default=0), file.stat().st_size
+        if present < needed:
+            raise ValueError(f"it is cut off: {present} of {needed} bytes")
+        return table
+    except (OSError, ValueError, struct.error, AttributeError, LookupError, TypeError) as error:
         raise ConfigError(
-            f"no safetensors file: {error}", where=str(file), fix="copy or download it again"
+            f"no whole safetensors file: {error}", where=str(file), fix="copy or download it again"
         ) from error
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.errors import ConfigError, RenderError, first_line, need
 from composer_replication.models.adapter_folder import base_model
-from composer_replication.models.model_files import model_kind
+from composer_replication.models.model_files import check_path, model_kind
 from composer_replication.tokens.example import Span
 from composer_replication.tokens.gguf_tokenizer import gguf_tokenizer
 
@@ -42,7 +42,9 @@ def student_tokenizer(settings: StudentSettings) -> Any:
     """The tokenizer of the student's model; an adapter's folder without one has its base's."""
     folder = Path(settings.model)
     if model_kind(settings.model) == "adapter" and not (folder / "tokenizer.json").is_file():
-        return load_tokenizer(base_model(settings))
+        base = base_model(settings)
+        check_path(base, where=settings.model, is_base=True)
+        return load_tokenizer(base)
     return load_tokenizer(settings.model)
 
 
@@ -53,6 +55,7 @@ def load_tokenizer(name_or_folder: str) -> Any:
     tokenizer_config.json.
     """
     transformers = need("transformers", extra="train")
+    check_path(name_or_folder, where="student.model")
     try:
         if model_kind(name_or_folder) == "gguf":
             return gguf_tokenizer(Path(name_or_folder))

@@ -76,7 +76,8 @@ PROBE_TURNS = (
 )
 # In the positions "reminder" and "result" a hint is a line of its own if the template ends the text
 # above with a line break; a result that is written as a JSON string may need one behind the hint,
-# too.
+# too. If its last characters and the closing quote are one token (`."`, `}"`), no text can follow
+# them exactly: the hint becomes a user message of its own.
 _LINES = tuple((before, behind) for behind in ("", "\n") for before in ("\n", *_SEPARATORS))
 Way = Literal["message", "joined", "appended", "alone", "user", "line"]
 # The ways that are tried in turn; None = an unknown template, which may accept a system message
@@ -314,10 +315,10 @@ class Renderer:
         Both are rendered independently. `turns[target]` is the mistaken message; `call_ids` narrows
         the target to some of its calls. Turns behind the target are ignored. `position` is
         hints.position: "reminder" and "result" add the hint to the text of the user message or tool
-        result directly above; if there is none, it becomes a user message of its own. Raises
-        AlignmentError or RenderError if the hint cannot be inserted, if the target has no tokens,
-        or if `within`, the longer rendering that the view is meant for, does not begin with the
-        student's ids.
+        result directly above; if there is none, or if its last tokens would change, it becomes a
+        user message of its own. Raises AlignmentError or RenderError if the hint cannot be
+        inserted, if the target has no tokens, or if `within`, the longer rendering that the view is
+        meant for, does not begin with the student's ids.
         """
         # 1. The student's side; messages that render to nothing would hide what is above the hint.
         before, message = list(turns[:target]), turns[target]
@@ -684,7 +685,7 @@ def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[T
         ]
     if way in ("appended", "line"):
         return [[*before[:-1], replace(before[-1], blocks=(*first, block))] for block in framed]
-    if way == "alone" and (framed or not before):
+    if way == "alone" and not before:
         return []
     role = "system" if way in ("message", "joined") else "user"
     return [[*before, Turn(role=role, author=HARNESS, blocks=(Text(hint),), tag="hint")]]

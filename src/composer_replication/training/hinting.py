@@ -21,14 +21,14 @@ M token places of a micro-batch, C credited tokens, V vocabulary, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from composer_replication.core.config.hint_settings import HintSettings
-from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.credit import (
     contrast_evidence,
@@ -57,8 +57,6 @@ from composer_replication.losses.taid import taid
 from composer_replication.losses.topk import topk_divergence
 from composer_replication.models.forward import Head
 from composer_replication.tokens.batch import Batch, Counts
-from composer_replication.tokens.example import HintView, TrainingExample
-from composer_replication.tokens.hint_donors import shuffled_views
 
 ScoredHidden = tuple[Tensor, Head]
 """The hidden states (N, D) that a model predicts N tokens from, and the head that scores them."""
@@ -386,66 +384,6 @@ def _teacher_logprobs(
     return fused_rows(
         rows, *models[0], teachers=models, ids_N=ids_N, temperature=settings.temperature
     )
-
-
-# ---- what a control needs of the views ----
-
-
-def check_views(examples: Sequence[TrainingExample], settings: HintSettings) -> None:
-    """Raise ConfigError if a control needs data that a view does not have; the error names the
-    first such view."""
-    for view in (view for example in examples for view in example.hints):
-        rules = (
-            (
-                settings.estimator == "sampled_token" and view.origin != "student",
-                "estimator",
-                (
-                    "the sampled token is an estimate on the student's own tokens, and another"
-                    " model wrote this message"
-                ),
-                "set train.fork = true, play live rollouts, or set train.hint.estimator = full",
-            ),
-            (
-                bool(settings.importance_clip) and not view.logprobs,
-                "importance_clip",
-                "the sampler's log-probs of this message are not known",
-                "set train.fork = true, play live rollouts, or set train.hint.importance_clip = 0",
-            ),
-            (
-                settings.difficulty and view.difficulty is None,
-                "difficulty",
-                "this message belongs to no group of rollouts with a success rate",
-                "play live rollouts, or set train.hint.difficulty = false",
-            ),
-        )
-        for is_broken, name, problem, fix in rules:
-            if is_broken:
-                raise ConfigError(
-                    f"{problem} ({view.site_id})", where=f"train.hint.{name}", fix=fix
-                )
-
-
-def with_wrong_hints(
-    examples: Sequence[TrainingExample], *, seed: int
-) -> tuple[list[TrainingExample], int]:
-    """Examples whose views also carry the hint of another site of the step, and the number of views
-    that were left out because no other hint fits.
-
-    The other site is of another kind and session if there is one, and its hint never has the same
-    text.
-    """
-    views = [view for example in examples for view in example.hints]
-    session_ids = [example.session_id for example in examples for _ in example.hints]
-    donors = iter(shuffled_views(views, session_ids, seed=seed))
-    contrasted, num_dropped = [], 0
-    for example in examples:
-        with_donor: list[HintView] = []
-        for view in example.hints:
-            if (donor := next(donors)) is not None:
-                with_donor.append(replace(view, wrong_ids=views[donor].hint_ids))
-        num_dropped += len(example.hints) - len(with_donor)
-        contrasted.append(replace(example, hints=tuple(with_donor)) if example.hints else example)
-    return contrasted, num_dropped
 
 
 def taid_schedule(settings: HintSettings, *, steps: int) -> TaidSchedule | None:

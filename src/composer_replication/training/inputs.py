@@ -21,7 +21,6 @@ from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.forked import ForkSource, ForkStep, TrainForkPoint, without_views
-from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256
 from composer_replication.training.live import LiveStep, RolloutSource
 from composer_replication.training.packing import Sharing, measure_sharing
@@ -37,13 +36,15 @@ class StepInputs:
     rewards included: the policy's sum is divided by it. None = the examples that have an action
     with an advantage. `hint_sites` is how many hint views a full step has: with fewer the hint
     channel weighs less in proportion, so that the last few mistakes do not move the policy as far
-    as many did. 0 = it always weighs the same.
+    as many did. 0 = it always weighs the same. `dataset` are the imported examples of the whole
+    run: a contrast takes other sites' hints from them.
     """
 
     examples: list[TrainingExample]
     pairs: list[PreferencePair]
     num_rollouts: int | None = None
     hint_sites: int = 0
+    dataset: Sequence[TrainingExample] = ()
 
     @classmethod
     def of(
@@ -54,6 +55,7 @@ class StepInputs:
         live_step: LiveStep | None = None,
         fork_step: ForkStep | None = None,
         hint_sites: int = 0,
+        dataset: Sequence[TrainingExample] = (),
     ) -> Self:
         """Imported examples and pairs, with those of the step's rollouts and forks before them."""
         return cls(
@@ -65,6 +67,7 @@ class StepInputs:
             pairs=pairs,
             num_rollouts=None if live_step is None else live_step.num_rollouts,
             hint_sites=hint_sites,
+            dataset=dataset,
         )
 
 
@@ -175,10 +178,6 @@ def _check_sources(
             where="train.fork",
             fix="set train.hint.weight, or train.fork = false",
         )
-    if config.train.hint.weight and config.train.hint.focus == "decision":
-        _check_focus(config, examples)
-    if config.train.hint.weight and forked is None and (live is None or config.train.lm_ce.weight):
-        check_views(examples, config.train.hint)
     if not examples and not pairs and live is None:
         raise DataError(
             "no examples and no pairs: nothing to train on",
@@ -190,23 +189,3 @@ def _check_sources(
             where="rollouts.env",
             fix="set rollouts.env to an environment, or train.policy.weight = 0",
         )
-
-
-def _check_focus(config: Config, examples: Sequence[TrainingExample]) -> None:
-    """Raise ConfigError if no message could be narrowed to its decision."""
-    views = [view for example in examples for view in example.hints]
-    rules = (
-        (
-            config.train.fork,
-            "the student's own message at a fork has a decision of its own, which is not known",
-            'set it to "message", or train.fork = false',
-        ),
-        (
-            bool(views) and not any(view.decisions for view in views),
-            f"the decision of none of the {len(views)} hint views is known",
-            'run again: recompose hints, then recompose build; or set it to "message"',
-        ),
-    )
-    for is_broken, problem, fix in rules:
-        if is_broken:
-            raise ConfigError(problem, where="train.hint.focus", fix=fix)

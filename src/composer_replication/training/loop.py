@@ -100,6 +100,7 @@ def train(
                 live_step=live_step,
                 fork_step=fork_step,
                 hint_sites=setup.hint_sites,
+                dataset=setup.data.examples,
             )
             _probe_before(setup, live_step, step=step)
             metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)

@@ -41,7 +41,7 @@ from composer_replication.tokens.batch import Counts, collate, count, micro_batc
 from composer_replication.training.batch_sampler import share
 from composer_replication.training.channels import CHANNEL_METRICS, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
-from composer_replication.training.hinting import check_views, with_wrong_hints
+from composer_replication.training.hint_inputs import check_views, with_wrong_hints
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.packing import (
@@ -220,7 +220,7 @@ def with_hint_controls(
     trainer: Trainer, inputs: StepInputs, *, step: int
 ) -> tuple[StepInputs, dict[str, int]]:
     """The inputs with what train.hint asks of their views, and metrics: how many views were left
-    out because the step has no other hint to compare them with (`hint/no_donor`), and how many keep
+    out because there is no other hint to compare them with (`hint/no_donor`), and how many keep
     their whole message because its decision is not known (`hint/unfocused`).
 
     Raises ConfigError for views that cannot have it. The same on every rank.
@@ -238,7 +238,9 @@ def with_hint_controls(
         examples = [example.focused() if example.hints else example for example in examples]
     if settings.contrast:
         seed = stage_seed(trainer.config.seed, f"contrast:{step}")
-        examples, metrics["hint/no_donor"] = with_wrong_hints(examples, seed=seed)
+        examples, metrics["hint/no_donor"] = with_wrong_hints(
+            examples, seed=seed, dataset=inputs.dataset
+        )
     return dataclasses.replace(inputs, examples=examples), metrics
 
 

@@ -82,8 +82,8 @@ class HintsSettings(Settings):
     position: HintPosition = "system"
     """Where a hint is rendered: "system" or "user" = a message of this role directly above the
     mistaken one; "reminder" = a <system-reminder> block at the end of the tool result or user
-    message directly above; "result" = bare text there. If neither stands directly above,
-    "reminder" and "result" become a user message."""
+    message directly above; "result" = bare text there. If neither stands directly above, or if its
+    last tokens would change, "reminder" and "result" become a user message: `build` counts them."""
     min_lift: float = 0.0
     """Kinds whose lower bound of lift is not above this are weak: once `hints --audit` has measured
     them, nothing trains on them. In nats of log-odds of right against wrong at the decision."""

@@ -86,7 +86,9 @@ class HintSettings(Settings):
     """Each view is weighted by sqrt(p (1 - p)), where p is the success rate of its task's group;
     views of tasks that are always or never solved weigh nothing."""
     contrast: bool = False
-    """Distil only what the site's hint changes more than another site's hint does."""
+    """Distil only what the site's hint changes more than another site's hint does: one of another
+    session of the data set, drawn anew in each step; for live rollouts, of another site of the
+    step. A view without such a hint is left out, and counted as hint/no_donor."""
     teacher: Literal["frozen", "live", "ema", "trust_region"] = "frozen"
     """"frozen" = the weights at the start of the run; "live" = the current weights, without
     gradient; "ema" = their slow average; "trust_region" = logits that lie `trust` of the way from

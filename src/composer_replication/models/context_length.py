@@ -1,0 +1,54 @@
+"""The most tokens that a model reads, by its configuration, and the error for a longer window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.config.student_settings import TINY, StudentSettings
+from composer_replication.core.errors import ConfigError, need
+from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.gguf_file import read_gguf
+from composer_replication.models.model_files import model_kind, read_json
+
+
+def context_of(config: dict[str, Any]) -> int | None:
+    """The context length that a config.json names, that of its text model if it has one.
+
+    >>> context_of({"max_position_embeddings": 8192}), context_of({})
+    (8192, None)
+    """
+    text = config.get("text_config")
+    fields = text if isinstance(text, dict) and text else config
+    context = fields.get("max_position_embeddings")
+    return context if isinstance(context, int) and context > 0 else None
+
+
+def context_length(settings: StudentSettings) -> int | None:
+    """The context length of the student's model in tokens; None if its files do not say."""
+    if settings.model == TINY:
+        return None
+    base = base_model(settings)
+    if model_kind(base) == "gguf":
+        return read_gguf(Path(base)).context
+    folder = Path(base)
+    if model_kind(base) == "hub":
+        transformers = need("transformers", extra="train")
+        try:
+            folder = Path(str(transformers.utils.cached_file(base, "config.json"))).parent
+        except (OSError, ValueError):
+            return None  # loading the tokenizer says why
+    file = folder / "config.json"
+    return context_of(read_json(file)) if file.is_file() else None
+
+
+def check_context(settings: StudentSettings, tokens: int, *, what: str, fix: str = "") -> None:
+    """Raise ConfigError if `what`, of so many tokens, is longer than the model's context."""
+    context = context_length(settings)
+    if context is not None and tokens > context:
+        raise ConfigError(
+            f"{what} is {tokens}, but {settings.model} reads at most {context} tokens"
+            " (max_position_embeddings): beyond that its positions are unknown to it",
+            where="build.max_tokens",
+            fix=fix or f"set build.max_tokens = {context} or less, or take a model that reads more",
+        )
