@@ -16,7 +16,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import sha256_of
-from composer_replication.core.site import Hint, Site
+from composer_replication.core.site import Decision, Hint, Site
 from composer_replication.evaluation.audit_names import MEASURE
 from composer_replication.report.explanations import REASONS
 from composer_replication.tokens.artefact import Dataset
@@ -38,23 +38,36 @@ def work(tmp_path: Path) -> Path:
     )
     write_lines(folder / "sites.jsonl", map(record_to_json, (first_site, second_site)))
     hints = [
-        Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind)
+        Hint(
+            site_id=s.id,
+            text=f"Look at the list first: {s.kind}",
+            writer="x",
+            kind=s.kind,
+            decision=Decision(part="tool", wrong="Edit", right=("Read",)),
+        )
         for s in (first_site, second_site)
     ]
     write_lines(folder / "hints.jsonl", map(record_to_json, hints))
     return tmp_path
 
 
-def audit(work: Path, *strong_kinds: str, student: str = "tiny") -> None:
+def kind_row(kind: str, low: float | None, *, over_none: float = 1.0) -> dict[str, Any]:
+    """A kind as `hints --audit` writes it."""
+    decision = {"lift": 0.5, "low": low, "high": 2.0, "over_none": over_none, "sessions": 5}
+    return {"kind": kind, "n": 9, "decision": decision}
+
+
+def audit(work: Path, *strong_kinds: str, student: str = "tiny", **about: Any) -> None:
     """Write the file that `hints --audit` would write for these measurements."""
     folder = work / "recompose"
-    kinds = [{"kind": kind, "n": 9, "keeps": kind in strong_kinds} for kind in (WEAK, GOOD)]
+    kinds = [kind_row(kind, 0.3 if kind in strong_kinds else -0.3) for kind in (WEAK, GOOD)]
     write_json(
         folder / "audit.json",
         {
             "student": student,
             "measure": MEASURE,
-            "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}],
+            "kinds": [*kinds, kind_row("all", 0.3)],
+            **about,
         },
     )
     write_json(
@@ -149,6 +162,59 @@ def test_an_audit_in_another_position_is_refused(work: Path) -> None:
     result = recompose("build", "--hints.position", "user", cwd=work)
     assert result.code == 1 and "hints --audit" in result.err
     assert "measured hints in position 'system'" in " ".join(result.err.replace("│", " ").split())
+
+
+def test_an_audit_of_another_template_is_refused_and_another_dtype_is_said(work: Path) -> None:
+    audit(work, GOOD, template="qwen3", dtype="bfloat16")
+    result = recompose("build", cwd=work)
+    assert result.code == 1 and "hints --audit" in result.err
+    assert "the template 'qwen3', student.template is 'auto'" in " ".join(
+        result.err.replace("│", " ").split()
+    )
+    audit(work, GOOD, template="auto", dtype="bfloat16")
+    out = recompose("build", cwd=work).out
+    assert "the audit was measured in bfloat16, student.dtype is float32" in out
+
+
+def test_the_gate_follows_the_settings_of_now(work: Path) -> None:
+    """min_lift and unmeasured are read with the numbers: what an old audit said of them is not."""
+    audit(work, GOOD)
+
+    def kept(*flags: str) -> list[str]:
+        return recompose("build", "--json", "--dry-run", *flags, cwd=work).value["kept_kinds"]
+
+    assert kept() == [GOOD] and kept("--hints.min_lift", "-1") == sorted((WEAK, GOOD))
+    refused = recompose("build", "--hints.min_lift", "0.4", cwd=work)
+    assert refused.code == 3 and "hints.min_lift = 0.4" in " ".join(
+        refused.err.replace("│", " ").split()
+    )
+    unknown = {"kind": WEAK, "n": 3, "decision": None}
+    audit(work, kinds=[unknown, kind_row(GOOD, 0.3, over_none=-0.1)])
+    refused = recompose("build", cwd=work)
+    assert refused.code == 3
+    assert f'set hints.unmeasured = "keep" to use {WEAK} unmeasured' in " ".join(
+        refused.err.replace("│", " ").split()
+    )
+    assert kept("--hints.unmeasured", "keep") == [WEAK]
+
+
+def test_a_hint_that_no_audit_can_measure_follows_the_setting_in_a_kept_kind(work: Path) -> None:
+    path = work / "recompose" / "hints.jsonl"
+    hints = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for hint in hints:
+        hint["decision"]["right"] = []
+    write_lines(path, hints)
+    audit(work, GOOD)
+    value = recompose("build", "--json", cwd=work).value
+    assert value["views"] == 0 and value["skipped"]["hint/unmeasured_hint"] == 1
+    assert "hint/unmeasured_hint" in REASONS
+    value = recompose("build", "--json", "--hints.unmeasured", "keep", cwd=work).value
+    assert value["views"] == 1 and "hint/unmeasured_hint" not in value["skipped"]
+    assert recompose("train", "--dry-run", "--hints.unmeasured", "keep", cwd=work).code == 0
+    result = recompose("train", "--dry-run", cwd=work)
+    assert result.code == 1 and "no audit can measure" in " ".join(
+        result.err.replace("│", " ").split()
+    )
 
 
 def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:

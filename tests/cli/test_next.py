@@ -75,7 +75,7 @@ def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -
             {
                 "student": "some/model",
                 "measure": MEASURE,
-                "kinds": [{"kind": "all", "keeps": False}],
+                "kinds": [{"kind": "k", "n": 1, "decision": None}],
             }
         ),
         "utf-8",

@@ -3,23 +3,24 @@ before anything is spent."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from composer_replication.cli import hints_audit
+from composer_replication.cli import hints_audit, hints_audit_views
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.student_tokenizer import make_tokenizer
 from composer_replication.core.codec import read_hints, read_sessions, record_to_json
-from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.data_settings import HeldOutSettings, HintPosition
 from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Preference
@@ -404,17 +405,18 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
     files_before = files(work)
     dry = recompose("hints", "--audit", "--dry-run", "--json", cwd=work)
     assert dry.code == 0 and files(work) == files_before
+    plan = dry.value["audit"]["planned"]
+    assert plan["messages"] == 2 and set(plan["positions"]) == set(get_args(HintPosition))
+    assert not {"kinds", "sites_measured"} & set(dry.value["audit"])
+    assert "nothing was measured" in recompose("hints", "--audit", "--dry-run", cwd=work).out
     value = recompose("hints", "--audit", "--json", cwd=work).value
-    assert (
-        json.loads((work / "recompose" / "audit.json").read_text("utf-8"))
-        == value["audit"]
-        == dry.value["audit"]
-    )
+    assert json.loads((work / "recompose" / "audit.json").read_text("utf-8")) == value["audit"]
     # Both sites have the same hint but for a file's name; each is measured against the other's.
     assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"][
         "no_donor"
     ] == 2
     out = recompose("hints", "--audit", cwd=work).out
+    assert "donors   of 2 messages: 2 with fewer than 3" in out and "fix      set train.hint" in out
     assert "no kind is kept: `build` and `train` refuse" in out and "knows nothing yet" in out
 
 
@@ -432,6 +434,33 @@ def test_the_audit_counts_the_hints_that_could_not_be_built(work: Path) -> None:
     assert (len(measured), lost) == (1, {"too_long": 1})
 
 
+def test_a_position_in_which_no_hint_can_be_placed_is_reported(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to end with a KeyError, after minutes of measuring."""
+    build = hints_audit_views._examples
+
+    def none_as_reminder(*args: Any, position: str, **kwargs: Any) -> Any:
+        if position == "reminder":
+            return [], {"not_insertable": 2}
+        return build(*args, position=position, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hints_audit_views, "_examples", none_as_reminder)
+    audit = recompose("hints", "--audit", "--json", cwd=work).value["audit"]
+    assert audit["not_placed"] == {"reminder": 2}
+    assert "reminder" not in {effect["position"] for effect in audit["positions"]}
+    out = recompose("hints", "--audit", cwd=work).out
+    assert "'reminder' is impossible with this template: 2 of the compared hints" in out
+
+
+def test_a_long_audit_tells_how_far_it_is(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        hints_audit, "Progress", functools.partial(hints_audit.Progress, every_s=0.0)
+    )
+    out = recompose("hints", "--audit", cwd=work).out
+    assert "message 1 of 2 | eta=measuring" in out and "message 2 of 2 | eta=0s" in out
+
+
 def test_an_audit_without_any_view_says_what_became_of_the_hints(work: Path) -> None:
     result = recompose("hints", "--audit", "--build.max-tokens", "100", cwd=work)
     assert (
@@ -443,7 +472,9 @@ def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
     with inside(work):
         job = open_job(Common())
         renderer = Renderer.for_tokenizer(make_tokenizer(job.config, job.sessions))
-        return hints_audit._examples(job, renderer, list(read_hints(job.hints)), position="system")
+        return hints_audit_views._examples(
+            job, renderer, list(read_hints(job.hints)), position="system"
+        )
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:

@@ -12,11 +12,12 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from composer_replication.evaluation.audit_verdict import verdicts
 from composer_replication.evaluation.hint_lift import Audit, KindLift, audit_hints
 from composer_replication.evaluation.power import values_needed
 from composer_replication.tokens.example import DecisionTokens, HintView, TrainingExample
 from composer_replication.tokens.hint_donors import several_donors
-from tests.evaluation.test_hint_lift import Avoider, sites
+from tests.evaluation.test_hint_lift import AVOID, Avoider, kept, sites
 
 VOCAB = 64
 
@@ -47,7 +48,10 @@ def random_sites(n: int) -> list[TrainingExample]:
         ids = tuple(rng.randrange(1, VOCAB) for _ in range(16 + i % 4))
         a, b = 10, 14 + i % 4
         first = DecisionTokens(
-            site_id=f"s{i}", spans=((12, 13),), fork=12, right_ids=(ids[12] - 1, VOCAB - 1)
+            site_id=f"s{i}",
+            spans=((12, 13),),
+            fork=12,
+            right_ids=(ids[12] - 1, (ids[12] + 1) % VOCAB),
         )
         second = DecisionTokens(site_id=f"s{i}+", spans=((13, 14),), fork=13, right_ids=(0,))
         two = i % 5 == 0
@@ -66,7 +70,7 @@ def random_sites(n: int) -> list[TrainingExample]:
 
 
 def measured(examples: list[TrainingExample], model: Any, **settings: Any) -> Audit:
-    options = {"pad_id": 0, "max_tokens": 999, "min_lift": 0.0, "seed": 7, **settings}
+    options = {"pad_id": 0, "max_tokens": 999, "seed": 7, **settings}
     return audit_hints(model, examples, **options)
 
 
@@ -115,8 +119,9 @@ def test_the_log_odds_are_those_of_plain_transformers(layout: str, max_tokens: i
                 for ids in ((), view.hint_ids, (3, 4, 5), *others)
             ]
             assert [row.none, row.hint, row.neutral] == pytest.approx(values[:3], abs=2e-4)
-            assert row.shuffled == pytest.approx(sum(values[3:]) / 3, abs=2e-4)
-            assert row.lift == pytest.approx(values[1] - sum(values[3:]) / 3, abs=4e-4)
+            # neutral text counts like one donor
+            assert row.baseline == pytest.approx(sum(values[2:]) / 4, abs=2e-4)
+            assert row.lift == pytest.approx(values[1] - sum(values[2:]) / 4, abs=4e-4)
 
 
 def _audit_seed() -> int:
@@ -144,21 +149,24 @@ def test_each_kind_has_the_decisions_of_its_own_sites() -> None:
 def test_a_hint_that_lowers_the_wrong_token_has_a_positive_lift_of_that_size() -> None:
     """And one that raises it a negative one: the sign is that of the help."""
     for gain in (0.7, -0.7):
-        audit = measured(unrelated_rights(sites(18)), Avoider(gain), min_lift=0.1)
+        audit = measured(unrelated_rights(sites(18)), Avoider(gain))
         decision = kind_of(audit, "all").decision
         assert decision is not None and decision.lift.mean == pytest.approx(gain, abs=1e-5)
         assert decision.over_none == pytest.approx(gain, abs=1e-5)
-        assert [k.keeps for k in audit.kinds] == [gain > 0] * 3
+        assert list(kept(audit, min_lift=0.1).values()) == [gain > 0] * 3
 
 
 def unrelated_rights(examples: list[TrainingExample]) -> list[TrainingExample]:
-    """Right tokens that no hint speaks of."""
+    """Right tokens whose log-odds no hint changes, another one at each site."""
     return [
         dataclasses.replace(
             e,
             hints=tuple(
                 dataclasses.replace(
-                    v, decisions=tuple(dataclasses.replace(d, right_ids=(1,)) for d in v.decisions)
+                    v,
+                    decisions=tuple(
+                        dataclasses.replace(d, right_ids=(v.hint_ids[0],)) for d in v.decisions
+                    ),
                 )
                 for v in e.hints
             ),
@@ -186,16 +194,17 @@ def test_the_gate_reads_the_decision_and_not_the_whole_message() -> None:
     assert everything.decision is not None and everything.decision.lift.mean == (
         pytest.approx(-1.5, abs=1e-5)
     )
-    assert not any(kind.keeps for kind in audit.kinds)
+    assert not any(kept(audit).values())
 
 
 def test_a_kind_without_a_right_side_is_not_measurable_and_the_setting_decides() -> None:
     unknown = sites(6, kinds=1, known=False)
+    audit = measured(unknown, Avoider(0.7))
+    (kind, _) = audit.kinds
+    assert (kind.decision, kind.unmeasured) == (None, 6)
+    assert audit.to_json()["kinds"][0]["decision"] is None
     for setting, keeps in (("drop", False), ("keep", True)):
-        audit = measured(unknown, Avoider(0.7), unmeasured=setting)
-        (kind, _) = audit.kinds
-        assert (kind.decision, kind.unmeasured, kind.keeps) == (None, 6, keeps)
-        assert audit.to_json()["kinds"][0]["decision"] is None
+        assert kept(audit, unmeasured=setting) == {"kind0": keeps, "all": keeps}
     # the other measure goes on beside it
     assert kind.lift.mean == pytest.approx(0.7, abs=1e-5)
     # where some sites are known, those are measured, and the setting does not keep a weak kind
@@ -215,9 +224,67 @@ def test_a_kind_without_a_right_side_is_not_measurable_and_the_setting_decides()
         )
         for n, e in enumerate(mixed)
     ]
-    weak = measured(mixed, Avoider(-0.7), unmeasured="keep").kinds[0]
+    audit = measured(mixed, Avoider(-0.7))
+    weak = audit.kinds[0]
     assert weak.unmeasured == 3 and weak.decision is not None and weak.decision.lift.n == 6
-    assert not weak.keeps
+    assert not any(kept(audit, unmeasured="keep").values())
+
+
+def advising(examples: list[TrainingExample], right: int) -> list[TrainingExample]:
+    """The same sites, where the hint of each names one and the same right token."""
+    return [
+        dataclasses.replace(
+            e,
+            hints=tuple(
+                dataclasses.replace(
+                    v,
+                    decisions=tuple(
+                        dataclasses.replace(d, right_ids=(right,)) for d in v.decisions
+                    ),
+                )
+                for v in e.hints
+            ),
+        )
+        for e in examples
+    ]
+
+
+def test_good_hints_that_all_advise_the_same_are_kept() -> None:
+    """Every hint raises token 1, so none is a baseline for another: neutral text is."""
+    model, examples = Avoider(0.0), advising(sites(18, kinds=1), 1)
+    with torch.no_grad():
+        model.head.weight[1, AVOID:] = 1.6
+    audit = measured(examples, model, neutral={e.hints[0].site_id: (0, 1) for e in examples})
+    decision = kind_of(audit, "kind0").decision
+    assert decision is not None and decision.lift.mean == pytest.approx(1.6, abs=1e-4)
+    assert audit.donors["neutral_only"] == 18 == audit.donors["fewer"]
+    assert kept(audit) == {"kind0": True, "all": True}
+    # without neutral text nothing is left to compare with, which is counted
+    assert measured(examples, model).skipped == {"no_donor": 18}
+
+
+def test_hints_that_harm_less_than_others_are_not_kept() -> None:
+    """Any hint raises the wrong token by 2, other sites' by 1 more: the lift over them is 1, and
+    the log-odds fall below those without a hint."""
+    model, examples = Avoider(1.0), unrelated_rights(sites(18))
+    with torch.no_grad():
+        model.head.weight[:AVOID, AVOID:] += 3.0
+    audit = measured(examples, model)
+    decision = kind_of(audit, "all").decision
+    assert decision is not None and decision.lift.low is not None and decision.lift.low > 0.9
+    assert decision.over_none < 0
+    judged = verdicts(audit.to_json(), min_lift=0.0, unmeasured="drop")
+    assert {v.text for v in judged} == {"weak: not above no hint"}
+
+
+def test_the_settings_of_now_decide_about_what_was_measured() -> None:
+    audit = measured(unrelated_rights(sites(18)), Avoider(0.7))
+    assert all(kept(audit, min_lift=0.6).values()) and not any(kept(audit, min_lift=0.8).values())
+    low, high = (
+        verdicts(audit.to_json(), min_lift=bound, unmeasured="drop")[0].needed
+        for bound in (0.0, 0.8)
+    )
+    assert low is not None and high is None
 
 
 def test_power_is_told_by_the_sites_own_spread() -> None:
@@ -239,5 +306,30 @@ def test_donors_are_others_each_once_and_as_many_as_there_are() -> None:
     for view, chosen in zip(views, donors, strict=True):
         texts = [views[d].hint_ids for d in chosen]
         assert len(texts) == 3 == len(set(texts)) and view.hint_ids not in texts
+    assert donors == several_donors(views, sessions, seed=5, count=3)
+    # another kind and session where possible, and so it is
+    for i, chosen in enumerate(donors):
+        assert not any(views[d].kind == views[i].kind or sessions[d] == sessions[i] for d in chosen)
     few = several_donors(views[:3], sessions[:3], seed=5, count=3)
     assert [len(chosen) for chosen in few] == [2, 2, 2]
+
+
+def test_every_site_has_as_many_donors_as_other_texts_exist() -> None:
+    """Of two texts at ten sites and two more at one each, a permutation cannot give everyone three
+    different ones."""
+    examples = sites(12, sessions=6, kinds=3)
+    texts = [(30,), (31,)] * 5 + [(32,), (33,)]
+    views = [
+        dataclasses.replace(e.hints[0], hint_ids=text)
+        for e, text in zip(examples, texts, strict=True)
+    ]
+    donors = several_donors(views, [e.session_id for e in examples], seed=0, count=3)
+    for view, chosen in zip(views, donors, strict=True):
+        shares = set(view.decisions[0].right_ids)
+        others = {
+            v.hint_ids
+            for v in views
+            if v.hint_ids != view.hint_ids and not shares & set(v.decisions[0].right_ids)
+        }
+        drawn = [views[d].hint_ids for d in chosen]
+        assert len(drawn) == len(set(drawn)) == min(3, len(others)) == 3 and set(drawn) <= others

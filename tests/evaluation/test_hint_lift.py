@@ -17,7 +17,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.audit_names import MEASURE
-from composer_replication.evaluation.hint_lift import audit_hints
+from composer_replication.evaluation.audit_verdict import verdicts
+from composer_replication.evaluation.hint_lift import Audit, audit_hints
 from composer_replication.tokens.example import DecisionTokens, HintView, TrainingExample
 from composer_replication.tokens.hint_donors import shuffled_views
 
@@ -86,20 +87,25 @@ def sites(
     return examples
 
 
+def kept(audit: Audit, *, min_lift: float = 0.0, unmeasured: Any = "drop") -> dict[str, bool]:
+    """Kind -> whether it is kept, as readers of audit.json decide."""
+    judged = verdicts(audit.to_json(), min_lift=min_lift, unmeasured=unmeasured)
+    return {verdict.kind: not verdict.failed for verdict in judged}
+
+
 @pytest.mark.parametrize("max_tokens", [10, 64, 10_000])
 def test_a_planted_effect_is_measured_to_its_exact_size(max_tokens: int) -> None:
     gain = 0.7
-    audit = audit_hints(
-        Avoider(gain), sites(18), pad_id=0, max_tokens=max_tokens, min_lift=0.1, seed=7
-    )
+    audit = audit_hints(Avoider(gain), sites(18), pad_id=0, max_tokens=max_tokens, seed=7)
     assert [k.kind for k in audit.kinds] == ["kind0", "kind1", "all"] and audit.skipped == {
         "no_donor": 0
     }
     for kind in audit.kinds:
-        assert kind.lift.mean == pytest.approx(gain, abs=1e-5) and kind.keeps
+        assert kind.lift.mean == pytest.approx(gain, abs=1e-5)
         assert kind.none == pytest.approx(-math.log(VOCAB), abs=1e-5)
         assert kind.hint == pytest.approx(-gain - math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
-        assert kind.shuffled == pytest.approx(-math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
+        assert kind.baseline == pytest.approx(-math.log(VOCAB - 1 + math.exp(-gain)), abs=1e-5)
+    assert all(kept(audit, min_lift=0.1).values())
     assert audit.kinds[-1].lift.n == 18 and audit.kinds[-1].lift.clusters == 8
 
 
@@ -116,21 +122,23 @@ def test_a_view_with_the_hints_of_several_calls_counts_under_each_kind() -> None
         )
         for e in plain
     ]
-    audit = audit_hints(Avoider(0.7), joined, pad_id=0, max_tokens=999, min_lift=0.1, seed=7)
+    audit = audit_hints(Avoider(0.7), joined, pad_id=0, max_tokens=999, seed=7)
     rows = {row.kind: row.lift.n for row in audit.kinds}
     assert rows.pop("beside") == rows.pop("all") == 18 == sum(rows.values())
 
 
 def test_a_hint_that_names_the_mistake_has_negative_lift() -> None:
-    audit = audit_hints(Avoider(-0.7), sites(18), pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
-    assert all(k.lift.mean == pytest.approx(-0.7, abs=1e-5) and not k.keeps for k in audit.kinds)
+    audit = audit_hints(Avoider(-0.7), sites(18), pad_id=0, max_tokens=999, seed=7)
+    assert all(k.lift.mean == pytest.approx(-0.7, abs=1e-5) for k in audit.kinds)
+    assert not any(kept(audit).values())
 
 
 def test_a_model_that_ignores_hints_has_zero_in_every_interval() -> None:
-    audit = audit_hints(Avoider(0.0), sites(18), pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    audit = audit_hints(Avoider(0.0), sites(18), pad_id=0, max_tokens=999, seed=7)
     for kind in audit.kinds:
         assert kind.lift.low is not None and kind.lift.high is not None
-        assert kind.lift.low <= 0.0 <= kind.lift.high and not kind.keeps
+        assert kind.lift.low <= 0.0 <= kind.lift.high
+    assert not any(kept(audit).values())
 
 
 def test_a_model_that_reads_hints_without_understanding_has_zero_in_its_interval() -> None:
@@ -150,9 +158,7 @@ def test_a_model_that_reads_hints_without_understanding_has_zero_in_its_interval
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(4.0) if p.ndim > 1 else None
-    audit = audit_hints(
-        model, sites(60, sessions=20), pad_id=0, max_tokens=999, min_lift=0.0, seed=7
-    )
+    audit = audit_hints(model, sites(60, sessions=20), pad_id=0, max_tokens=999, seed=7)
     assert all(abs(site.hint - site.none) > 1e-4 for site in audit.sites)
     overall = audit.kinds[-1].lift
     assert (
@@ -174,7 +180,6 @@ def test_the_mean_is_over_tokens_then_over_sites() -> None:
         [*sites(2, sessions=2, tokens=1), long],
         pad_id=0,
         max_tokens=999,
-        min_lift=0.0,
         seed=7,
     )
     lifts = [s.lift for s in audit.sites]
@@ -208,7 +213,7 @@ def test_what_has_no_usable_donor_is_counted_not_guessed() -> None:
         TrainingExample(id=e.id, session_id=e.session_id, ids=e.ids, hints=(v,))
         for e, v in zip(examples, same, strict=True)
     ]
-    audit = audit_hints(Avoider(1.0), identical, pad_id=0, max_tokens=999, min_lift=0.0, seed=1)
+    audit = audit_hints(Avoider(1.0), identical, pad_id=0, max_tokens=999, seed=1)
     assert (audit.skipped, audit.kinds, audit.sites) == ({"no_donor": 4}, (), ())
     appended = HintView(**{**_fields(examples[0].hints[0]), "rendering": "appended"})
     assert shuffled_views([appended, examples[1].hints[0]], ["a", "b"], seed=0) == [None, None]
@@ -221,24 +226,22 @@ def _fields(view: HintView) -> dict[str, Any]:
 
 def test_no_hints_is_an_error_and_one_session_gives_no_interval() -> None:
     with pytest.raises(DataError, match="no hint view"):
-        audit_hints(Avoider(1.0), [], pad_id=0, max_tokens=9, min_lift=0.0, seed=1)
-    audit = audit_hints(
-        Avoider(1.0), sites(4, sessions=1), pad_id=0, max_tokens=999, min_lift=0.0, seed=1
-    )
+        audit_hints(Avoider(1.0), [], pad_id=0, max_tokens=9, seed=1)
+    audit = audit_hints(Avoider(1.0), sites(4, sessions=1), pad_id=0, max_tokens=999, seed=1)
     assert (
         audit.kinds[-1].lift.low is None
-        and not audit.kinds[-1].keeps
+        and not kept(audit)["all"]
         and audit.donors["same_session"] == 4
     )
 
 
 def test_the_report_is_plain_json() -> None:
-    audit = audit_hints(Avoider(0.5), sites(6), pad_id=0, max_tokens=999, min_lift=0.2, seed=1)
+    audit = audit_hints(Avoider(0.5), sites(6), pad_id=0, max_tokens=999, seed=1)
     value = json.loads(json.dumps(audit.to_json()))
     (overall,) = (k for k in value["kinds"] if k["kind"] == "all")
     assert (
         overall["n"] == 6
-        and overall["keeps"] is True
+        and kept(audit, min_lift=0.2)["all"]
         and overall["message"]["low"] > 0.2
         and overall["decision"]["low"] > 0.2
         and value["measure"] == MEASURE

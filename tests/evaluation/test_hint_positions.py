@@ -11,7 +11,7 @@ import torch
 from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.evaluation.hint_positions import (
     PositionEffect,
-    best_position,
+    advised_position,
     measure_positions,
 )
 from composer_replication.evaluation.stats import Interval
@@ -48,6 +48,7 @@ def measured(layout: str, max_sites: int = 99) -> tuple[Any, list[PositionEffect
     effects = measure_positions(
         model,
         built,
+        chosen="system",
         neutral=neutral,
         pad_id=0,
         max_tokens=999,
@@ -78,12 +79,17 @@ def jsd_before(model: Any, example: TrainingExample, inserted: tuple[int, ...]) 
 def test_the_disturbance_is_that_of_plain_transformers(layout: str) -> None:
     model, effects = measured(layout)
     assert [e.position for e in effects] == list(NEUTRAL)
+    in_system = {e.id: e for e in in_positions()["system"]}
     for effect in effects:
-        examples = [e for e in in_positions()[effect.position] if e.id != "e0"]
+        examples = in_positions()[effect.position]
+        n = 7 if effect.position == "result" else 8  # one site has no view there
         text = NEUTRAL[effect.position]
-        assert effect.disturbance.n == 7  # the site without a view in one position is in none
+        assert effect.disturbance.n == effect.difference.n == n
         slow = [jsd_before(model, e, text) for e in examples]
-        assert effect.disturbance.mean == pytest.approx(sum(slow) / 7, rel=1e-3)
+        assert effect.disturbance.mean == pytest.approx(sum(slow) / n, rel=1e-3)
+        there = [jsd_before(model, in_system[e.id], NEUTRAL["system"]) for e in examples]
+        paired = sum(a - b for a, b in zip(slow, there, strict=True)) / n
+        assert effect.difference.mean == pytest.approx(paired, abs=1e-3)
         lifts = [
             plain_log_odds(model, e, v.hint_ids, d) - plain_log_odds(model, e, text, d)
             for e in examples
@@ -95,34 +101,59 @@ def test_the_disturbance_is_that_of_plain_transformers(layout: str) -> None:
 
 def test_a_bound_on_the_sites_spreads_over_them() -> None:
     _, effects = measured("rows", max_sites=3)
-    assert [e.disturbance.n for e in effects] == [3, 3, 3]
+    assert [e.disturbance.n for e in effects] == [3, 3, 2]
     assert effects[0].disturbance.clusters == 3
 
 
-def effect(position: HintPosition, disturbance: float, lift: float | None) -> PositionEffect:
-    interval = Interval(n=9, clusters=9, mean=disturbance, low=None, high=None)
+def effect(
+    position: HintPosition, difference: tuple[float, float | None], lift: float | None
+) -> PositionEffect:
+    """A position that disturbs by `difference` more than the chosen one, plus or minus so much."""
+    mean, reach = difference
+    low, high = (None, None) if reach is None else (mean - reach, mean + reach)
+    interval = Interval(n=9, clusters=9, mean=mean, low=low, high=high)
     return PositionEffect(
-        position=position, disturbance=interval, logp_change=0.0, over_neutral=lift
+        position=position,
+        disturbance=interval,
+        difference=interval,
+        logp_change=0.0,
+        over_neutral=lift,
+        chosen_over_neutral=1.78,
     )
 
 
-def test_the_least_disturbance_wins_where_hints_act_as_far() -> None:
+def test_another_position_is_advised_only_where_it_is_shown_to_disturb_less() -> None:
     assert set(NEUTRAL) < set(get_args(HintPosition))
-    facts = [
-        effect("system", 2.14, 1.78),
-        effect("user", 0.85, 1.75),
-        effect("reminder", 0.69, 1.3),
-    ]
-    assert best_position(facts, chosen="system") == "user"
-    assert best_position(facts, chosen="user") == "user"
-    # a small difference is no reason to change, a large one is
-    near = [effect("system", 0.90, 1.78), effect("user", 0.85, 1.75)]
-    assert best_position(near, chosen="system") == "system"
-    assert best_position(near, chosen="reminder") == "user"
-    # without log-odds, or where no hint acts, only the disturbance counts
-    assert best_position(
-        [effect("system", 2.0, None), effect("user", 1.0, None)], chosen="system"
-    ) == ("user")
-    assert best_position(
-        [effect("system", 2.0, -1.0), effect("user", 1.0, -3.0)], chosen="system"
-    ) == ("user")
+    system = effect("system", (0.0, 0.0), 1.78)
+    user, reminder = effect("user", (-1.3, 0.4), 1.75), effect("reminder", (-1.45, 0.4), 1.3)
+    # of the two that disturb less, hints act as far in one only
+    assert advised_position([system, user, reminder], chosen="system") == "user"
+    for difference in ((-1.3, 1.4), (-1.3, None), (1.0, 0.1), (-0.05, 0.01)):
+        unclear = effect("user", difference, 1.75)
+        assert advised_position([system, unclear], chosen="system") is None
+    assert advised_position([system], chosen="system") is None
+    # without log-odds only the disturbance counts
+    assert advised_position([system, effect("user", (-1.0, 0.2), None)], chosen="system") == "user"
+
+
+def test_a_position_in_which_no_hint_can_be_placed_has_no_effect() -> None:
+    model, built = tiny_model(), in_positions()
+    built["result"] = []
+    neutral = {
+        position: {v.site_id: NEUTRAL[position] for e in examples for v in e.hints}
+        for position, examples in built.items()
+    }
+    told: list[tuple[int, int]] = []
+    effects = measure_positions(
+        model,
+        built,
+        chosen="user",
+        neutral=neutral,
+        pad_id=0,
+        max_tokens=999,
+        seed=7,
+        max_sites=99,
+        on_site=lambda done, total: told.append((done, total)),
+    )
+    assert {e.position: e.disturbance.n for e in effects} == {"system": 8, "user": 8}
+    assert told == [(n, 16) for n in range(1, 17)]

@@ -372,20 +372,36 @@ def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:
 def test_the_audit_page_shows_the_lift_of_each_kind_once_it_was_measured(tmp_path: Path) -> None:
     fill(tmp_path, [a_session("a")], hinted=1)
     assert "Do hints change" not in Page(audit_page(work_view(tmp_path))).text
-    interval = {"n": 9, "sessions": 4, "lift": 1.25, "low": 0.5, "high": 2.0, "needed": 6}
+    interval = {"n": 9, "sessions": 4, "lift": 1.25, "low": 0.5, "high": 2.0, "over_none": -0.3}
     kinds = [
         {
             "kind": "<b>k</b>",
             "n": 9,
-            "keeps": True,
+            "needed": 6,
+            "verdict": "weak: not above no hint",
             "decision": interval,
             "message": {"lift": -0.1},
         },
-        {"kind": "other", "n": 2, "keeps": False, "decision": None, "message": {"lift": 0.2}},
+        {
+            "kind": "other",
+            "n": 2,
+            "verdict": "not measurable",
+            "decision": None,
+            "message": {"lift": 0.2},
+        },
     ]
     (tmp_path / "audit.json").write_text(json.dumps({"student": "tiny", "kinds": kinds}), "utf-8")
     text = Page(audit_page(work_view(tmp_path))).text
-    for shown in ("Do hints change", "<b>k</b>", "+1.250", "-0.100", "kept", "not measurable"):
+    for shown in (
+        "Do hints change",
+        "<b>k</b>",
+        "+1.250",
+        "-0.300",
+        "-0.100",
+        "6",
+        "weak: not above no hint",
+        "not measurable",
+    ):
         assert shown in text
     old = [{"kind": "k", "n": 9, "keeps": True, "lift": 0.3}]
     (tmp_path / "audit.json").write_text(json.dumps({"student": "tiny", "kinds": old}), "utf-8")

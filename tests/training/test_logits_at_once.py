@@ -69,7 +69,7 @@ def probe(one: Student) -> int:
 
 
 def audit(one: Student) -> int:
-    found = audit_hints(one.model, EXAMPLES, pad_id=0, max_tokens=1000, min_lift=0.0, seed=0)
+    found = audit_hints(one.model, EXAMPLES, pad_id=0, max_tokens=1000, seed=0)
     return sum(site.num_tokens for site in found.sites)
 
 

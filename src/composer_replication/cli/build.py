@@ -162,6 +162,7 @@ def _items(
         settings=config.build,
         held_out=held_out,
         kept_kinds=kinds,
+        unmeasured=config.hints.unmeasured,
         position=config.hints.position,
     )
 
@@ -171,6 +172,7 @@ def _meta(
 ) -> dict[str, Any]:
     return {
         **renderer.describe(),
+        "unmeasured": job.config.hints.unmeasured if job.audit in inputs else "keep",
         "student": job.config.student.model,
         "build": job.config.build.model_dump(mode="json"),
         "hint_position": job.config.hints.position,

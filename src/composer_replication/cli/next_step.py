@@ -15,18 +15,17 @@ from typing import Any
 
 from composer_replication.cli.build_split import split_flags
 from composer_replication.cli.channel_units import unfed, units_per_channel
+from composer_replication.cli.hint_gate import AUDIT_VERB, mismatch, verdicts_of
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import check_stale
 from composer_replication.data.ingestion.find_logs import default_folders
-from composer_replication.evaluation.audit_names import MEASURE
 from composer_replication.tokens.artefact import META
 
 NEEDED_TO_TRAIN = ("torch", "transformers", "accelerate", "safetensors")
 TRAIN_PACKAGES = (*NEEDED_TO_TRAIN, "peft")  # peft is needed for LoRA only
-AUDIT = "hints --audit"
 
 
 def can_train() -> bool:
@@ -52,6 +51,8 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
         return job.command("hints")
     if next(iter(read_hints(job.hints)), None) is None:
         return job.command("show site")
+    if job.config.student.model != TINY and job.is_usable(job.audit) and _keeps_nothing(job):
+        return job.command("show site")
     page = job.work / "report.html"
     if not page.exists() or page.stat().st_mtime < job.hints.stat().st_mtime:
         return job.command("report")
@@ -76,15 +77,14 @@ def _first_logs(job: Job) -> str:
 
 def _training(job: Job, *, has_settings: bool) -> str:
     """The next command once sessions, sites and hints exist."""
-    if job.config.student.model == TINY:
-        if not has_settings:
-            # the settings file names the model to train: the tiny one only shows the machinery
-            return "recompose init"
-    elif (
-        not job.audit.exists() or check_stale(job.audit, work=job.work) or not _of_this_student(job)
+    if job.config.student.model == TINY and not has_settings:
+        # the settings file names the model to train: the tiny one only shows the machinery
+        return "recompose init"
+    if (job.config.student.model != TINY or job.audit.exists()) and not (
+        job.is_usable(job.audit) and _of_this_student(job)
     ):
-        return job.command(AUDIT)
-    if job.audit.exists() and not _kept(job) and job.config.train.hint.weight:
+        return job.command(AUDIT_VERB)
+    if _keeps_nothing(job):
         return job.command("show site")
     built = _json(job.examples / META)
     refused = built.get("refused")
@@ -110,9 +110,7 @@ def after_curate(job: Job) -> str:
     """The command after `curate`: `build`, unless something that it needs is missing or stale."""
     ready = can_train() and all(map(job.is_usable, (job.sessions, job.sites, job.hints)))
     gated = job.audit.exists() and (
-        not _of_this_student(job)
-        or not job.is_usable(job.audit)
-        or not (_kept(job) or not job.config.train.hint.weight)
+        not _of_this_student(job) or not job.is_usable(job.audit) or _keeps_nothing(job)
     )
     return job.command("build") + split_flags(job) if ready and not gated else next_step(job)
 
@@ -136,13 +134,20 @@ def held_out_sessions(job: Job) -> int:
 
 
 def _of_this_student(job: Job) -> bool:
-    audit = _json(job.audit)
-    measured = (audit.get("student"), audit.get("measure"))
-    return measured == (job.config.student.model, MEASURE)
+    try:
+        return not mismatch(job, _json(job.audit))
+    except KeyError:
+        return False
 
 
-def _kept(job: Job) -> bool:
-    return any(row.get("keeps") for row in _json(job.audit).get("kinds", []))
+def _keeps_nothing(job: Job) -> bool:
+    """Whether the hint channel has a weight and the audit of this student keeps no kind."""
+    if not job.config.train.hint.weight or not _of_this_student(job):
+        return False
+    try:
+        return all(verdict.failed for verdict in verdicts_of(job, _json(job.audit)))
+    except (KeyError, TypeError):
+        return True
 
 
 def _json(path: Path) -> dict[str, Any]:

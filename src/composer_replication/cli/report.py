@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
+from composer_replication.cli.hint_gate import judged_audit
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.show_run import run_folder
@@ -94,6 +95,7 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     job.need_fresh(job.sites, verb="sites")
     left_out = job.warn_stale(*stale_artefacts(job.work))
     work = work_view(job.work)
+    work["audit"] = judged_audit(job, work["audit"] or {})
     text = audit_page(work, folder_flags=_flags(job))
     counts = work["counts"]
     of = (

@@ -171,6 +171,12 @@ class Hint:
     refers_to: tuple[int, ...] = ()
     decision: Decision | None = None
 
+    @property
+    def is_measurable(self) -> bool:
+        """Whether anything is known to be right in place of the mistake, so that an audit can
+        measure the hint."""
+        return self.decision is not None and bool(self.decision.right)
+
 
 def joined_text(hints: Sequence[Hint]) -> str:
     """The hints of one message as one text, in the order of its calls, each text once."""

@@ -1,7 +1,7 @@
 """Does a hint change what the model decides? The log-odds of right against wrong, at one token.
 
     LO(context)   = log p(right tokens | context) - log p(wrong token | context)
-    decision lift = LO(own hint) - mean over other sites' hints of LO(other hint)
+    decision lift = LO(own hint) - mean of LO(other text) over other sites' hints and neutral text
 
 The token is the first one at which the mistaken message can no longer become right
 (tokens/decision_tokens.py); everything above it is the message's own. If several tokens lead on to
@@ -36,22 +36,22 @@ from composer_replication.tokens.tree import Forest
 class SiteDecision:
     """One site: the log-odds of right against wrong under four contexts, in nats.
 
-    `shuffled` is the mean over other sites' hints, `neutral` a text without information at the same
-    place (None if it was not measured), `none` no hint.
+    `baseline` is the mean over other sites' hints and neutral text, `neutral` a text without
+    information at the same place alone (None if it was not measured), `none` no hint.
     """
 
     site_id: str
     kind: str
     session_id: str
     hint: float
-    shuffled: float
+    baseline: float
     neutral: float | None
     none: float
 
     @property
     def lift(self) -> float:
-        """How much more the site's own hint favours what is right than other sites' hints do."""
-        return self.hint - self.shuffled
+        """How much more the site's own hint favours what is right than other texts do."""
+        return self.hint - self.baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

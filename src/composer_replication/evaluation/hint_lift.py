@@ -1,38 +1,40 @@
 """Does a hint change the teacher? Measured before training: hints of a kind that fails the audit
 are not trained on (cli/hint_gate.py).
 
-    audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
-    audit.kinds[0] -> KindLift(kind="edit_not_read", decision=DecisionLift(...), keeps=True, ...)
+    audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, seed=7)
+    audit.kinds[0] -> KindLift(kind="edit_not_read", decision=DecisionLift(...), unmeasured=0, ...)
 
-Each mistaken message is scored without a hint, below its own hint, below the hints of `num_donors`
-other sites in the same place, and, if its ids are given, below a neutral text of the same length.
+Each mistaken message is scored without a hint, below its own hint, and below its *other texts*: the
+hints of up to `num_donors` other sites in the same place and, if its ids are given, a neutral text
+of the same length. The baseline is the mean over the other texts, each counting once; a site for
+which no donor is left has neutral text alone. A hint that advises the same (it shares a right token
+at the decision) is no donor: where most hints say "call Read", good hints would have no lift.
 
-    decision lift   how much more the own hint favours what is right, at the token that decides
-                    (evaluation/decision_lift.py): the gate
-    message lift    mean log p(T | other hints) - mean log p(T | own hint), in nats per token of the
+    decision lift   log-odds of right against wrong, at the token that decides, below the own hint
+                    less the baseline (evaluation/decision_lift.py): the gate
+    message lift    mean log p(T | other texts) - mean log p(T | own hint), in nats per token of the
                     message T: how much less likely the own hint makes the whole message
 
 Means are over sites (a message of several failed calls is one site for the message lift, one for
 each known decision for the other); intervals are over sessions. A kind for whose sites nothing is
-known to be right is "not measurable": `unmeasured` says whether it is kept.
+known to be right is "not measurable". Which kinds are kept is decided where the audit is read
+(evaluation/audit_verdict.py), by the settings of then.
 
-Donors are drawn by permutations of the hints in which no site gets its own text. Within that,
-donors of another kind and of another session are preferred (a hint of the same kind often says the
-same thing); `donors` counts the sites for which that was not possible. A site is skipped and
-counted if only the same text, or a hint written for another rendering, is left for it.
+Donors of another kind and of another session are preferred; `donors` counts the sites for which
+that was not possible. A site without any other text is skipped and counted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.audit_names import ALL, MEASURE
+from composer_replication.evaluation.audit_names import ALL, MEASURE, NUM_DONORS
 from composer_replication.evaluation.decision_lift import (
     SiteDecision,
     log_odds,
@@ -40,29 +42,24 @@ from composer_replication.evaluation.decision_lift import (
     score_states,
     trial_row,
 )
-from composer_replication.evaluation.power import values_needed
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
 from composer_replication.models.forward import scoring
 from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.tokens.hint_donors import several_donors
 
-NUM_DONORS = 3
-"""Other sites' hints per site: one alone is too noisy (measured: 137 sites of a kind in place of 4
-for the same power)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLift:
-    """One message: mean log p of its tokens under the contexts, in nats per token; `shuffled` is
-    the mean over other sites' hints."""
+    """One message: mean log p of its tokens under the contexts, in nats per token; `baseline` is
+    the mean over its other texts."""
 
     site_id: str
     kind: str
     session_id: str
     num_tokens: int
     hint: float
-    shuffled: float
+    baseline: float
     none: float
     others: tuple[tuple[str, str], ...] = ()
     decisions: tuple[SiteDecision, ...] = ()
@@ -74,20 +71,18 @@ class SiteLift:
 
     @property
     def lift(self) -> float:
-        """How much less likely the right hint makes the mistake than another site's hint."""
-        return self.shuffled - self.hint
+        """How much less likely the right hint makes the mistake than other texts do."""
+        return self.baseline - self.hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLift:
-    """The decision lift of a kind's sites, in nats of log-odds; against neutral text and against no
-    hint too; and how many sites this mean and spread need for 80 % power (None: the mean is not
-    above the threshold)."""
+    """The decision lift of a kind's sites, in nats of log-odds; over neutral text alone and over no
+    hint too."""
 
     lift: Interval
     over_neutral: float | None
     over_none: float
-    needed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,34 +90,31 @@ class KindLift:
     """All sites of one kind (kind "all": every site).
 
     `decision` is None, and `unmeasured` counts all of its sites, if nothing is known to be right at
-    any of them. `keeps` is true if the lower bound of the decision lift is above the threshold.
+    any of them.
     """
 
     kind: str
     decision: DecisionLift | None
     unmeasured: int
     lift: Interval
-    keeps: bool
     hint: float
-    shuffled: float
+    baseline: float
     none: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The measured sites and kinds; `skipped` counts sites without a usable donor."""
+    """The measured sites and kinds; `skipped` counts sites without another text."""
 
     sites: tuple[SiteLift, ...]
     kinds: tuple[KindLift, ...]
     donors: Mapping[str, int]
     skipped: Mapping[str, int]
-    min_lift: float
 
     def to_json(self) -> dict[str, Any]:
         """A plain JSON object: the kinds with their lifts and mean log-probs, and every site."""
         return {
             "measure": MEASURE,
-            "min_lift": self.min_lift,
             "kinds": [_kind_to_json(kind) for kind in self.kinds],
             "donors": dict(self.donors),
             "skipped": dict(self.skipped),
@@ -135,7 +127,6 @@ def _kind_to_json(kind: KindLift) -> dict[str, Any]:
     return {
         "kind": kind.kind,
         "n": kind.lift.n,
-        "keeps": kind.keeps,
         "unmeasured": kind.unmeasured,
         "decision": None
         if decision is None
@@ -143,12 +134,11 @@ def _kind_to_json(kind: KindLift) -> dict[str, Any]:
             **_interval_to_json(decision.lift),
             "over_neutral": decision.over_neutral,
             "over_none": decision.over_none,
-            "needed": decision.needed,
         },
         "message": {
             **_interval_to_json(kind.lift),
             "logp_hint": kind.hint,
-            "logp_shuffled": kind.shuffled,
+            "logp_baseline": kind.baseline,
             "logp_none": kind.none,
         },
     }
@@ -183,19 +173,19 @@ def audit_hints(
     *,
     pad_id: int,
     max_tokens: int,
-    min_lift: float,
     seed: int,
-    unmeasured: Literal["keep", "drop"] = "drop",
     neutral: Mapping[str, tuple[int, ...]] | None = None,
     num_donors: int = NUM_DONORS,
     layout: Literal["tree", "rows"] = "rows",
     device: Any = "cpu",
+    on_site: Callable[[int, int], None] = lambda done, total: None,
 ) -> Audit:
     """Measure every hint view of the examples on `model`, the teacher.
 
     `neutral` are the inserted ids of a neutral text by the view's site id. In the layout "tree" the
-    context of a site is computed once; a model for which that is not exact gets rows. Raises
-    DataError if the examples hold no hint view.
+    context of a site is computed once; a model for which that is not exact gets rows. `on_site` is
+    told how many messages are done, of how many. Raises DataError if the examples hold no hint
+    view.
     """
     contexts = list(
         {
@@ -213,10 +203,11 @@ def audit_hints(
         seed=stage_seed(seed, "hint_lift"),
         count=num_donors,
     )
+    neutral = neutral or {}
     usable = [
         (context, [contexts[donor] for donor in donors])
         for context, donors in zip(contexts, donors_of, strict=True)
-        if donors
+        if donors or neutral.get(context.view.site_id)
     ]
     relation_counts = Counter(
         name
@@ -224,22 +215,15 @@ def audit_hints(
         for name in {name for donor in donors for name in _donor_relations(context, donor)}
     )
     layout = "rows" if layout == "tree" and why_not_tree(model) else layout
+    options = {"pad_id": pad_id, "max_tokens": max_tokens, "layout": layout, "device": device}
+    sites: list[SiteLift] = []
     with scoring(model):
-        sites = [
-            _score_site(
-                model,
-                context,
-                donors=donors,
-                neutral_ids=(neutral or {}).get(context.view.site_id, ()),
-                options={
-                    "pad_id": pad_id,
-                    "max_tokens": max_tokens,
-                    "layout": layout,
-                    "device": device,
-                },
+        for context, donors in usable:
+            neutral_ids = neutral.get(context.view.site_id, ())
+            sites.append(
+                _score_site(model, context, donors=donors, neutral_ids=neutral_ids, options=options)
             )
-            for context, donors in usable
-        ]
+            on_site(len(sites), len(usable))
     # a view may hold the hints of several failing calls, and then counts for each of their kinds
     kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
     kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
@@ -248,20 +232,15 @@ def audit_hints(
     )
     return Audit(
         sites=tuple(sites),
-        kinds=tuple(
-            _kind_lift(
-                kind, group, min_lift=min_lift, keeps_unmeasured=unmeasured == "keep", seed=seed
-            )
-            for kind, group in groups
-        ),
+        kinds=tuple(_kind_lift(kind, group, seed=seed) for kind, group in groups),
         donors={
             "sites": len(usable),
             "same_kind": relation_counts["same_kind"],
             "same_session": relation_counts["same_session"],
             "fewer": sum(len(donors) < num_donors for _, donors in usable),
+            "neutral_only": sum(not donors for _, donors in usable),
         },
         skipped={"no_donor": len(contexts) - len(usable)},
-        min_lift=min_lift,
     )
 
 
@@ -282,7 +261,7 @@ def _score_site(
     neutral_ids: tuple[int, ...],
     options: Mapping[str, Any],
 ) -> SiteLift:
-    """Score one message without a hint, below its own, below its donors' and below neutral text."""
+    """Score one message without a hint, below its own and below its other texts."""
     example, view = context.example, context.view
     inserted = [(), view.hint_ids, *(donor.view.hint_ids for donor in donors)]
     inserted += [neutral_ids] if neutral_ids else []
@@ -290,7 +269,6 @@ def _score_site(
     logps = score_states(model, rows, row_states(model, rows, **options))
     messages = [float(logp_N[: len(view.target_ids)].mean()) for logp_N in logps]
     odds = [log_odds(logp_N[len(view.target_ids) :], view.decisions) for logp_N in logps]
-    num_donors = len(donors)
     kind_of = dict(((view.site_id, view.kind), *view.others))
     decisions = tuple(
         SiteDecision(
@@ -299,8 +277,8 @@ def _score_site(
             session_id=example.session_id,
             none=none,
             hint=hint,
-            shuffled=sum(others[:num_donors]) / num_donors,
-            neutral=others[num_donors] if neutral_ids else None,
+            baseline=sum(others) / len(others),
+            neutral=others[-1] if neutral_ids else None,
         )
         for decision, (none, hint, *others) in zip(
             (d for d in view.decisions if d.fork is not None), zip(*odds, strict=True), strict=True
@@ -313,24 +291,17 @@ def _score_site(
         num_tokens=len(view.target_ids),
         none=messages[0],
         hint=messages[1],
-        shuffled=sum(messages[2 : 2 + num_donors]) / num_donors,
+        baseline=sum(messages[2:]) / len(messages[2:]),
         others=view.others,
         decisions=decisions,
     )
 
 
-def _kind_lift(
-    kind: str,
-    sites: Sequence[SiteLift],
-    *,
-    min_lift: float,
-    keeps_unmeasured: bool,
-    seed: int,
-) -> KindLift:
+def _kind_lift(kind: str, sites: Sequence[SiteLift], *, seed: int) -> KindLift:
     decisions = [d for site in sites for d in site.decisions if kind in (ALL, d.kind)]
-    decision = _decision_lift(kind, decisions, min_lift=min_lift, seed=seed) if decisions else None
-    hint, shuffled, none = (
-        sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "shuffled", "none")
+    decision = _decision_lift(kind, decisions, seed=seed) if decisions else None
+    hint, baseline, none = (
+        sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "baseline", "none")
     )
     measured = {d.site_id for d in decisions}
     return KindLift(
@@ -342,23 +313,18 @@ def _kind_lift(
             for site_id, site_kind in site.all_sites
         ),
         lift=_mean_lift(f"lift:{kind}", sites, seed=seed),
-        keeps=keeps_unmeasured if decision is None else decision.lift.excludes_up_to(min_lift),
         hint=hint,
-        shuffled=shuffled,
+        baseline=baseline,
         none=none,
     )
 
 
-def _decision_lift(
-    kind: str, decisions: Sequence[SiteDecision], *, min_lift: float, seed: int
-) -> DecisionLift:
-    lifts = [d.lift for d in decisions]
+def _decision_lift(kind: str, decisions: Sequence[SiteDecision], *, seed: int) -> DecisionLift:
     neutral = [d.hint - d.neutral for d in decisions if d.neutral is not None]
     return DecisionLift(
         lift=_mean_lift(f"decision:{kind}", decisions, seed=seed),
         over_neutral=sum(neutral) / len(neutral) if neutral else None,
         over_none=sum(d.hint - d.none for d in decisions) / len(decisions),
-        needed=values_needed(lifts, above=min_lift),
     )
 
 

@@ -1,8 +1,8 @@
 """Where should a hint stand? By what neutral text does to the model at each place.
 
-    effects = measure_positions(model, by_position, neutral=neutral_ids, pad_id=0, max_tokens=8192)
-    effects[0] -> PositionEffect(position="user", disturbance=Interval(...), over_neutral=1.1, ...)
-    best_position(effects)                                  # "user"
+    effects = measure_positions(model, by_position, chosen="system", neutral=neutral_ids, ...)
+    effects[1] -> PositionEffect(position="user", disturbance=Interval(...), over_neutral=1.1, ...)
+    advised_position(effects, chosen="system")              # "user"
 
 A hint is to change the decision and nothing else. What stands in the message before its decision
 (its opening words, the beginning of the call) has nothing to do with it, so what a text without
@@ -10,11 +10,14 @@ information changes there is disturbance: the sum of the raw Jensen-Shannon dive
 without any text, over those tokens. Measured on SmolLM2-135M: a system message in mid-conversation
 makes the model stop expecting a call (2.14 nats), a user message .85, text in the last result .69,
 while the log-odds that hints move are about equal.
+
+Another position than the chosen one is advised only if it disturbs less on the same sites, with an
+interval of the paired differences that excludes zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +36,8 @@ from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.tokens.example import HintView, TrainingExample
 
 NEAR = 0.8
-"""A position whose hints move the log-odds by at least this share of the best one's counts as
-equal."""
+"""A position whose hints move the log-odds by at least this share of the chosen one's acts as
+far."""
 
 SAME = 0.1
 """Nats of disturbance that are no reason to change the position."""
@@ -42,17 +45,29 @@ SAME = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionEffect:
-    """One position: over how many sites, and what neutral text and the hints do there.
+    """One position, on those sites of the chosen one that have a view here too.
 
     `disturbance` is the summed divergence, and `logp_change` the summed change of log-prob, of the
     tokens before the decision, below neutral text against no text; `over_neutral` the log-odds
     below the site's own hint less those below neutral text (None if no site has log-odds).
+    `difference` is the disturbance less that of the chosen position, and `chosen_over_neutral` the
+    chosen one's `over_neutral`, on the same sites.
     """
 
     position: HintPosition
     disturbance: Interval
+    difference: Interval
     logp_change: float
     over_neutral: float | None
+    chosen_over_neutral: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteEffect:
+    session_id: str
+    disturbance: float
+    logp_change: float
+    lifts: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,7 @@ def measure_positions(
     model: Any,
     by_position: Mapping[HintPosition, Sequence[TrainingExample]],
     *,
+    chosen: HintPosition,
     neutral: Mapping[HintPosition, Mapping[str, tuple[int, ...]]],
     pad_id: int,
     max_tokens: int,
@@ -73,9 +89,14 @@ def measure_positions(
     max_sites: int,
     layout: str = "rows",
     device: Any = "cpu",
+    on_site: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[PositionEffect]:
-    """The effect of each position on the sites that have a view, neutral text and a decision in
-    every one, at most `max_sites` of them, spread over the sessions."""
+    """The effect of each position on the sites that have a view, neutral text and a decision there
+    and in the chosen position, at most `max_sites` of them, spread over the sessions.
+
+    A position without such a site has no effect in the list. `on_site` is told how many of the
+    forwards are done, of how many.
+    """
     places: dict[HintPosition, dict[str, _Place]] = {
         position: {
             v.site_id: _Place(e, v, neutral[position][v.site_id])
@@ -85,92 +106,115 @@ def measure_positions(
         }
         for position, examples in by_position.items()
     }
-    common = [
-        site_id
-        for site_id in next(iter(places.values()), {})
-        if all(site_id in of_position for of_position in places.values())
-    ]
-    common = common[:: max(1, -(-len(common) // max_sites))]
-    if not common:
-        return []
+    wanted = list(places.get(chosen, {}))
+    wanted = wanted[:: max(1, -(-len(wanted) // max_sites))]
+    shared: dict[HintPosition, dict[str, _Place]] = {
+        position: {s: of_position[s] for s in wanted if s in of_position}
+        for position, of_position in places.items()
+    }
     options = {"pad_id": pad_id, "max_tokens": max_tokens, "device": device}
     options["layout"] = "rows" if layout == "tree" and why_not_tree(model) else layout
+    total = sum(map(len, shared.values()))
+    done = 0
+    measured: dict[HintPosition, dict[str, _SiteEffect]] = {}
     with scoring(model):
-        return [
-            _effect(model, position, [of_position[s] for s in common], seed=seed, options=options)
-            for position, of_position in places.items()
-        ]
+        for position, of_position in shared.items():
+            measured[position] = {}
+            for site_id, place in of_position.items():
+                measured[position][site_id] = _site_effect(model, place, options=options)
+                on_site(done := done + 1, total)
+    return [
+        _effect(position, effects, [measured[chosen][s] for s in effects], seed=seed)
+        for position, effects in measured.items()
+        if effects
+    ]
 
 
-def best_position(
+def advised_position(
     effects: Sequence[PositionEffect], *, chosen: HintPosition
 ) -> HintPosition | None:
-    """The position that neutral text disturbs least, among those where hints move the log-odds
-    about as far as in the best one; `chosen` if it is as good as that; None if nothing was
-    measured.
+    """The position that neutral text disturbs least, among those that are shown to be disturbed
+    less than the chosen one and where hints move the log-odds about as far; None if there is none.
 
-    >>> def effect(position, disturbance, lift):
-    ...     interval = Interval(n=9, clusters=9, mean=disturbance, low=None, high=None)
-    ...     return PositionEffect(
-    ...         position=position, disturbance=interval, logp_change=0.0, over_neutral=lift
+    >>> def effect(position, difference, lift):
+    ...     interval = Interval(
+    ...         n=9, clusters=9, mean=difference, low=difference - 0.2, high=difference + 0.2
     ...     )
-    >>> measured = [effect("system", 2.1, 1.4), effect("user", 0.8, 1.3), effect("result", 0.2, 0)]
-    >>> best_position(measured, chosen="system"), best_position([], chosen="system")
+    ...     return PositionEffect(
+    ...         position=position, disturbance=interval, difference=interval, logp_change=0.0,
+    ...         over_neutral=lift, chosen_over_neutral=1.4,
+    ...     )
+    >>> measured = [effect("user", -1.3, 1.3), effect("result", -1.9, 0), effect("reminder", 0, 1)]
+    >>> advised_position(measured, chosen="system"), advised_position([], chosen="system")
     ('user', None)
     """
-    lifts = [e.over_neutral for e in effects if e.over_neutral is not None]
-    least = NEAR * max(lifts) if lifts and max(lifts) > 0 else None
     candidates = [
         e
         for e in effects
-        if least is None or (e.over_neutral is not None and e.over_neutral >= least)
+        if e.position != chosen
+        and e.difference.high is not None
+        and e.difference.high < 0
+        and e.difference.mean < -SAME
+        and acts_as_far(e)
     ]
-    if not candidates:
-        return None
-    best = min(candidates, key=lambda e: e.disturbance.mean)
-    is_equal = any(
-        e.position == chosen and e.disturbance.mean <= best.disturbance.mean + SAME
-        for e in candidates
+    return min(candidates, key=lambda e: e.disturbance.mean).position if candidates else None
+
+
+def acts_as_far(effect: PositionEffect) -> bool:
+    """Whether hints move the log-odds about as far in a position as in the chosen one."""
+    lift, chosen_lift = effect.over_neutral, effect.chosen_over_neutral
+    return lift is None or chosen_lift is None or lift >= NEAR * max(chosen_lift, 0.0)
+
+
+def _site_effect(model: Any, place: _Place, *, options: Mapping[str, Any]) -> _SiteEffect:
+    view = place.view
+    decided = min(a for decision in view.decisions for a, _ in decision.spans)
+    rows = [
+        trial_row(place.example, view, ids, upto=decided)
+        for ids in ((), place.neutral, view.hint_ids)
+    ]
+    hidden_ND = row_states(model, rows, **options)
+    logps = score_states(model, rows, hidden_ND)
+    none_ND, neutral_ND, _ = hidden_ND.split([len(row.positions) for row in rows])
+    before = sum(p < decided for a, b in view.spans for p in range(a, b))
+    head = head_of(model)
+    divergence_N = fused_divergence(
+        none_ND[:before], head, neutral_ND[:before], head, divergence="jsd", raw=True
     )
-    return chosen if is_equal else best.position
+    odds = [log_odds(logp_N[before:], view.decisions) for logp_N in logps]
+    return _SiteEffect(
+        session_id=place.example.session_id,
+        disturbance=float(divergence_N.sum()),
+        logp_change=float((logps[1][:before] - logps[0][:before]).sum()),
+        lifts=tuple(hinted - blank for blank, hinted in zip(odds[1], odds[2], strict=True)),
+    )
 
 
 def _effect(
-    model: Any,
     position: HintPosition,
-    places: Sequence[_Place],
+    effects: Mapping[str, _SiteEffect],
+    in_chosen: Sequence[_SiteEffect],
     *,
     seed: int,
-    options: Mapping[str, Any],
 ) -> PositionEffect:
-    disturbances: list[float] = []
-    changes: list[float] = []
-    lifts: list[float] = []
-    for place in places:
-        view = place.view
-        decided = min(a for decision in view.decisions for a, _ in decision.spans)
-        rows = [
-            trial_row(place.example, view, ids, upto=decided)
-            for ids in ((), place.neutral, view.hint_ids)
-        ]
-        hidden_ND = row_states(model, rows, **options)
-        logps = score_states(model, rows, hidden_ND)
-        none_ND, neutral_ND, _ = hidden_ND.split([len(row.positions) for row in rows])
-        before = sum(p < decided for a, b in view.spans for p in range(a, b))
-        head = head_of(model)
-        divergence_N = fused_divergence(
-            none_ND[:before], head, neutral_ND[:before], head, divergence="jsd", raw=True
-        )
-        disturbances.append(float(divergence_N.sum()))
-        changes.append(float((logps[1][:before] - logps[0][:before]).sum()))
-        odds = [log_odds(logp_N[before:], view.decisions) for logp_N in logps]
-        lifts += [hinted - neutral for neutral, hinted in zip(odds[1], odds[2], strict=True)]
-    sessions = [place.example.session_id for place in places]
+    of_sites = list(effects.values())
+    sessions = [e.session_id for e in of_sites]
+    differences = [a.disturbance - b.disturbance for a, b in zip(of_sites, in_chosen, strict=True)]
     return PositionEffect(
         position=position,
         disturbance=bootstrap_mean(
-            disturbances, sessions, seed=stage_seed(seed, f"position:{position}")
+            [e.disturbance for e in of_sites],
+            sessions,
+            seed=stage_seed(seed, f"position:{position}"),
         ),
-        logp_change=sum(changes) / len(changes),
-        over_neutral=sum(lifts) / len(lifts) if lifts else None,
+        difference=bootstrap_mean(
+            differences, sessions, seed=stage_seed(seed, f"difference:{position}")
+        ),
+        logp_change=sum(e.logp_change for e in of_sites) / len(of_sites),
+        over_neutral=_mean([lift for e in of_sites for lift in e.lifts]),
+        chosen_over_neutral=_mean([lift for e in in_chosen for lift in e.lifts]),
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

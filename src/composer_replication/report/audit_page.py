@@ -208,33 +208,35 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
 
 
 def _lifts(audit: Mapping[str, Any]) -> Html | None:
-    """The kinds of audit.json; None if there are none, or if an earlier version measured them."""
-    kinds = [k for k in audit.get("kinds", ()) if isinstance(k, Mapping) and "decision" in k]
+    """The kinds of audit.json, each with the verdict that the caller added (cli/hint_gate.py); None
+    if there are none."""
+    kinds = [k for k in audit.get("kinds", ()) if isinstance(k, Mapping) and "verdict" in k]
     if not kinds:
         return None
     rows = []
     for kind in kinds:
         decision, message = (kind.get(name) or {} for name in ("decision", "message"))
-        verdict = ("kept" if kind.get("keeps") else "weak") if decision else "not measurable"
         rows.append(
             [
                 str(kind.get("kind", "")),
                 str(kind.get("n", "")),
-                *(_signed(decision.get(name)) for name in ("lift", "low", "high")),
-                str(decision.get("needed") or "–"),
+                *(_signed(decision.get(name)) for name in ("lift", "low", "high", "over_none")),
+                str(kind.get("needed") or "–"),
                 _signed(message.get("lift")),
-                verdict,
+                str(kind["verdict"]),
             ]
         )
-    head = ("kind", "sites", "lift", "low", "high", "needed", "whole message", "")
+    head = ("kind", "sites", "lift", "low", "high", "over no hint", "needed", "whole message", "")
     return join(
         el(
             "p",
             "Lift: how many nats further the right hint moves the log-odds of right against wrong,"
-            " at the token that decides, than other sites' hints; needed: sites for 80 % power."
+            " at the token that decides, than other sites' hints that advise something else and"
+            " neutral text; needed: sites for 80 % power. A kind is kept if the lower bound is"
+            " above hints.min_lift and the mean over no hint above 0."
             f" Measured by recompose hints --audit on {audit.get('student', '')}.",
         ),
-        table(rows, head=head, numbers=range(1, 7)),
+        table(rows, head=head, numbers=range(1, 8)),
     )
 
 

@@ -32,6 +32,10 @@ REASONS = {
     "hint/weak_hint": (
         "`hints --audit` measured no lift for this kind of hint: it does not change the model"
     ),
+    "hint/unmeasured_hint": (
+        "nothing is known to be right there, so `hints --audit` cannot measure the hint;"
+        ' hints.unmeasured = "keep" uses it'
+    ),
     "hint/author": "written by a model that build.authors leaves out",
     "hint/copied": "also in an earlier session; trained on there, once",
     "hint/category": "not a mistake of the model",

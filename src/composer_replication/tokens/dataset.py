@@ -75,9 +75,9 @@ class Skipped:
                      the messages with calls in what the template refused (reason template below)
         lm_ce        author, copied, site, interrupted, dispreferred, no_text_or_call, too_long,
                      template
-        hint         no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call,
-                     too_long, template, not_insertable, no_session, second_hint, no_site,
-                     evidence_lost
+        hint         no_hint, weak_hint, unmeasured_hint, author, copied, category,
+                     not_assistant, no_text_or_call, too_long, template, not_insertable,
+                     no_session, second_hint, no_site, evidence_lost
         preference   copied, not_assistant, too_long, template, no_session, same_tokens
         anchor       those of lm_ce, not_assistant, no_session, second_anchor
 
@@ -107,13 +107,15 @@ def build_examples(
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
     kept_kinds: Collection[str] | None = None,
+    unmeasured: Literal["drop", "keep"] = "keep",
     position: HintPosition = "system",
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
     `sites` are all sites, of every category: those without a hint still keep their message out of
     lm_ce. `kept_kinds` are the kinds of hints that the audit kept (None = all): a hint of another
-    kind is a counted skip, `weak_hint`. `position` is hints.position. A RenderError of a
+    kind is a counted skip, `weak_hint`, and with `unmeasured` = "drop" one that no audit can
+    measure is `unmeasured_hint`. `position` is hints.position. A RenderError of a
     template is a skip; the first one is raised only if all the sessions gave not one example.
     """
     facts = _Facts.gather(sites, hints, preferences, anchors)
@@ -131,6 +133,7 @@ def build_examples(
             renderer=renderer,
             settings=settings,
             kept_kinds=kept_kinds,
+            unmeasured=unmeasured,
             position=position,
         )
         for item in session_build.items():
@@ -259,10 +262,12 @@ class _SessionBuild:
         renderer: Renderer,
         settings: BuildSettings,
         kept_kinds: Collection[str] | None,
+        unmeasured: Literal["drop", "keep"],
         position: HintPosition,
     ) -> None:
         self.session, self.renderer = session, renderer
-        self.settings, self.kept_kinds = settings, kept_kinds
+        self.settings = settings
+        self.kept_kinds, self.unmeasured = kept_kinds, unmeasured
         self.hint_position: HintPosition = position
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
@@ -357,7 +362,7 @@ class _SessionBuild:
         skips: list[Skipped] = []
         for site in self.sites:
             hints = self.hints.get(site.id, [])
-            reason = self._why_no_target(site, bool(hints))
+            reason = self._why_no_target(site, hints[0] if hints else None)
             if reason:
                 skips.append(
                     self._skip(
@@ -378,7 +383,7 @@ class _SessionBuild:
         )
         return _Target(tuple(site for site, _ in ordered), tuple(hint for _, hint in ordered))
 
-    def _why_no_target(self, site: Site, has_hint: bool) -> str:
+    def _why_no_target(self, site: Site, hint: Hint | None) -> str:
         turns = self.session.turns
         if site.call_id is not None and site.call_id not in {
             c.id for turn in turns[site.turn : site.turn + 1] for c in turn.calls
@@ -400,9 +405,14 @@ class _SessionBuild:
             return "author"
         if not has_body(turns[site.turn]):
             return "no_text_or_call"
-        if not has_hint:
+        if hint is None:
             return "no_hint"
-        return "" if self.kept_kinds is None or site.kind in self.kept_kinds else "weak_hint"
+        if self.kept_kinds is None:
+            return ""
+        if site.kind not in self.kept_kinds:
+            return "weak_hint"
+        is_used = self.unmeasured == "keep" or hint.is_measurable
+        return "" if is_used else "unmeasured_hint"
 
     def _trainable(self) -> tuple[set[int], dict[str, list[int]]]:
         """Turns of models that lm_ce may train, and by reason those that it may not."""

@@ -1,15 +1,16 @@
 """Which site's hint another site gets, if hints are shuffled: for the audit of hints, and for the
 placebo and the contrast of training.
 
-The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
-Within that, donors of another kind and of another group (session or task) are preferred: a hint of
-the same kind, or of the same task, often says the same thing.
+For training, the shuffle is a permutation of the hints among the sites in which no site keeps its
+own text, so each hint is used once; the audit draws several other texts for each site. In both,
+donors of another kind and of another group (session or task) are preferred: a hint of the same
+kind, or of the same task, often says the same thing.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from composer_replication.tokens.example import HintView
@@ -33,11 +34,9 @@ class DonorSlot:
     form: str = ""
 
 
-def shuffled_donors(
-    places: Sequence[DonorSlot], *, seed: int, used: Sequence[Collection[Hashable]] = ()
-) -> list[int | None]:
-    """For each place the index of the place whose hint it gets; None where only its own text, one
-    of those that it has `used` already, or another form is left.
+def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | None]:
+    """For each place the index of the place whose hint it gets; None where only its own text, or
+    another form, is left.
 
     A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its
     own.
@@ -49,7 +48,7 @@ def shuffled_donors(
 
     def cost(i: int, j: int) -> int:
         a, b = places[i], places[j]
-        bad = i == j or a.hint == b.hint or a.form != b.form or (bool(used) and b.hint in used[i])
+        bad = i == j or a.hint == b.hint or a.form != b.form
         return (
             _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_GROUP * (a.group == b.group)
         )
@@ -85,20 +84,27 @@ def shuffled_views(
 def several_donors(
     views: Sequence[HintView], sessions: Sequence[str], *, seed: int, count: int
 ) -> list[tuple[int, ...]]:
-    """For each view the indices of up to `count` views with different hints, none of them its own.
+    """For each view the indices of up to `count` views with different hints, none of them its own,
+    and none that advises the same: that shares a right token at its decision with the view's.
 
-    Each round is a permutation of its own, the first that of `shuffled_views`; a view has fewer
-    donors if too few other texts are left for it.
+    Each view draws by itself, so a hint may be used by several; a view has fewer donors only if
+    fewer other texts exist in its position and form.
     """
     slots = _slots(views, sessions)
-    chosen: list[list[int]] = [[] for _ in views]
-    for number in range(count):
-        used = [{slots[j].hint for j in donors} for donors in chosen]
-        for donors, j in zip(
-            chosen, shuffled_donors(slots, seed=seed + number, used=used), strict=True
-        ):
-            donors += [] if j is None else [j]
-    return [tuple(donors) for donors in chosen]
+    advised = [{i for d in view.decisions for i in d.right_ids} for view in views]
+    rng = random.Random(seed)
+    chosen: list[tuple[int, ...]] = []
+    for slot, right_ids in zip(slots, advised, strict=True):
+        others = [
+            (slot.kind == other.kind, slot.group == other.group, rng.random(), j)
+            for j, other in enumerate(slots)
+            if other.hint != slot.hint and other.form == slot.form and not right_ids & advised[j]
+        ]
+        first_of_text: dict[Hashable, int] = {}
+        for *_, j in sorted(others):
+            first_of_text.setdefault(slots[j].hint, j)
+        chosen.append(tuple(first_of_text.values())[:count])
+    return chosen
 
 
 def _slots(views: Sequence[HintView], sessions: Sequence[str]) -> list[DonorSlot]:

@@ -49,7 +49,8 @@ def hint_rollouts(
     kept_kinds: frozenset[str] | None,
 ) -> HintedRollouts:
     """Find the sites of sessions and write the hints of their mistakes; with `hints` None, mistakes
-    are only counted. `kept_kinds` are the kinds of hints that an audit kept, None = all."""
+    are only counted. `kept_kinds` are the kinds of hints that an audit kept, None = all; of these,
+    hints.unmeasured decides about the hints that no audit can measure."""
     sites_of = [(session, find_sites(session, settings=sites)) for session in sessions]
     by_id = {site.id: site for _, session_sites in sites_of for site in session_sites}
     num_targets = sum(site.is_target for _, session_sites in sites_of for site in session_sites)
@@ -62,7 +63,10 @@ def hint_rollouts(
             continue
         report = write_hints(session, session_sites, settings=hints)
         kept_hints = [
-            hint for hint in report.hints if kept_kinds is None or hint.kind in kept_kinds
+            hint
+            for hint in report.hints
+            if kept_kinds is None
+            or (hint.kind in kept_kinds and (hints.unmeasured == "keep" or hint.is_measurable))
         ]
         counts["sites/without_hint"] += sum(report.without.values())
         counts["sites/refused"] += len(report.refused)

@@ -86,8 +86,11 @@ class HintsSettings(Settings):
     last tokens would change, "reminder" and "result" become a user message: `build` counts them."""
     min_lift: float = 0.0
     """Kinds whose lower bound of lift is not above this are weak: once `hints --audit` has measured
-    them, nothing trains on them. In nats of log-odds of right against wrong at the decision."""
+    them, nothing trains on them. In nats of log-odds of right against wrong at the decision. A
+    change needs no new audit."""
     unmeasured: Literal["drop", "keep"] = "drop"
-    """Kinds for whose mistakes nothing is known to be right, so that the audit cannot measure them:
-    "drop" = nothing trains on them; "keep" = their hints are used unmeasured. "drop", because no
+    """Hints for mistakes where nothing is known to be right, so that the audit cannot measure them:
+    "drop" = once an audit was made, nothing trains on them, whatever their kind; "keep" = they are
+    used unmeasured if their kind has no measured site or is kept. The measured sites of a kind
+    decide for the kind: with "keep" too, a weak kind is left out as a whole. "drop", because no
     lift means no training: whether such a hint helps or harms is not known."""
