@@ -56,8 +56,7 @@ def build_command(*, common: Common = Common()) -> int:
         job.need_fresh(job.sites, verb="sites"),
         hints,
     ]
-    config = job.config
-    check_context(config.student, config.build.max_tokens, what="build.max_tokens")
+    check_context(job.config.student, job.config.build.max_tokens, what="build.max_tokens")
     kinds = kept_kinds(job)
     inputs += [
         path
