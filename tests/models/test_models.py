@@ -240,8 +240,11 @@ def test_precision_is_that_of_the_settings(tokenizer: Any) -> None:
 
 
 def test_a_name_that_cannot_be_loaded_is_a_clear_error(tokenizer: Any, tmp_path: Path) -> None:
-    for name in (str(tmp_path / "nothing"), "no-such-user/no-such-model"):
-        with pytest.raises(ConfigError, match=r"cannot load .*student\.model.*hub name"):
+    for name, message in (
+        (str(tmp_path / "nothing"), r"no such folder: .*student\.model.*hub name"),
+        ("no-such-user/no-such-model", r"cannot load .*student\.model.*hub name"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             load_student(StudentSettings(model=name), tokenizer=tokenizer, seed=0)
 
 

