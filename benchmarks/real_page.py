@@ -237,6 +237,7 @@ def _logs(value: Json) -> str:
         (d["a"], d["b"], str(d["n"]), str(d["sessions"]), _interval(d))
         for d in value["differences"]
     ]
+    seeds = sorted({d["a"].rpartition("-")[2] for d in value["differences"]})
     head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
     return (
         "## Training on public sessions, measured on other repositories\n\n"
