@@ -246,8 +246,8 @@ def _logs(value: Json) -> str:
         " the merged student would decide at the held-out sites, without any hint, in windows of"
         f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the tokens of the"
         " decision alone; a placebo has the hints of other sites. The number behind a name is the"
-        f" seed of the training (so far {', '.join(seeds)}): the intervals cover other sessions, not"
-        " other trainings.\n\n" + _table(head, lines)
+        f" seed of the training (so far {', '.join(seeds)}): the intervals cover other sessions,"
+        " not other trainings.\n\n" + _table(head, lines)
     )
 
 
