@@ -45,6 +45,7 @@ from page import about, markdown
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.losses.fused import Backend, fused_divergence
+from composer_replication.models.activations import checkpoint_layers
 from composer_replication.models.forward import Head
 
 VOCAB = 151_936
@@ -172,7 +173,7 @@ def qwen3(
     )
     model: Any = Qwen3ForCausalLM(config)
     model = model.to(device=device, dtype=dtype).train()
-    model.gradient_checkpointing_enable()
+    checkpoint_layers(model)
     return model
 
 

@@ -97,7 +97,7 @@ def prepare(folders: Sequence[Path], work: Path) -> dict[str, dict[str, str]]:
     repository_of = {
         entry["file"]: entry.get("repository") or entry["repo"]
         for folder in folders
-        for entry in _manifest(folder)
+        for entry in manifest_of(folder)
     }
     groups = repository_groups(list(repository_of.values()))
     redactor = Redactor()
@@ -129,7 +129,7 @@ def prepare(folders: Sequence[Path], work: Path) -> dict[str, dict[str, str]]:
     return value
 
 
-def _manifest(folder: Path) -> list[dict[str, Any]]:
+def manifest_of(folder: Path) -> list[dict[str, Any]]:
     """The entries of the manifest in or above the folder."""
     paths = (folder / "manifest.json", folder / "MANIFEST.json", folder.parent / "manifest.json")
     value = json.loads(next(path for path in paths if path.exists()).read_text("utf-8"))

@@ -28,7 +28,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from real_hints import NONE, _manifest, measure, repository_groups
+from real_hints import NONE, manifest_of, measure, repository_groups
 from record_lines import record_lines
 
 from composer_replication.core.config.base import stage_seed
@@ -91,7 +91,7 @@ def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, ste
     shutil.rmtree(work, ignore_errors=True)
     (work / "logs").mkdir(parents=True)
     project.mkdir()
-    entries = [(folder, entry) for folder in folders for entry in _manifest(folder)]
+    entries = [(folder, entry) for folder in folders for entry in manifest_of(folder)]
     repository = {e["file"]: e.get("repository") or e["repo"] for _, e in entries}
     groups = repository_groups(list(repository.values()))
     for folder, entry in entries:

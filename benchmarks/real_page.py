@@ -82,15 +82,16 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
         neutral, others = (rows["held_out", "all", f"{NOW} - {base}"] for base in (NEUTRAL, OTHERS))
         sentences.append(
             f"With a hint in its context, {name}"
-            f" {_follows(neutral)} the right decision at mistakes of repositories that were held"
-            f" out: {_interval(neutral)} in log-odds over text without information in the same"
-            f" place, {_interval(others)} over the hints of other sites ({neutral['n']} sites)."
+            f" {_in_words(neutral, _MOVES)} the right decision at mistakes of repositories that"
+            f" were held out: {_interval(neutral)} in log-odds over text without information in"
+            f" the same place, {_interval(others)} over the hints of other sites ({neutral['n']} sites)."
         )
     for d in (logs or {"differences": ()})["differences"]:
         if "placebo" in d["b"]:
             sentences.append(
                 f"Trained for {logs and logs['about']['steps']} steps on other repositories, the"
-                f" student {d['a']} {_differs(d)} its placebo without a hint: {_interval(d)}."
+                f" student {d['a']} {_in_words(d, _DECIDES)} its placebo without a hint:"
+                f" {_interval(d)}."
             )
     if workshop is None:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
@@ -98,20 +99,16 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
     return " ".join(sentences)
 
 
-def _follows(row: Json) -> str:
-    if row["low"] is not None and row["low"] > 0:
-        return "moves towards"
-    if row["high"] is not None and row["high"] < 0:
-        return "moves away from"
-    return "is not shown to move towards or away from"
+_MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
+_DECIDES = ("decides better than", "decides worse than", "is not shown to decide otherwise than")
 
 
-def _differs(row: Json) -> str:
+def _in_words(row: Json, words: tuple[str, str, str]) -> str:
+    """What an interval supports: above zero, below zero, or neither."""
+    above, below, neither = words
     if row["low"] is not None and row["low"] > 0:
-        return "decides better than"
-    if row["high"] is not None and row["high"] < 0:
-        return "decides worse than"
-    return "is not shown to decide otherwise than"
+        return above
+    return below if row["high"] is not None and row["high"] < 0 else neither
 
 
 def _read(root: Path, name: str) -> Json | None:

@@ -440,10 +440,10 @@ def test_a_position_in_which_no_hint_can_be_placed_is_reported(
     """It used to end with a KeyError, after minutes of measuring."""
     build = hints_audit_views._examples
 
-    def none_as_reminder(*args: Any, position: str, **kwargs: Any) -> Any:
+    def none_as_reminder(*args: Any, position: Any, **kwargs: Any) -> Any:
         if position == "reminder":
             return [], {"not_insertable": 2}
-        return build(*args, position=position, **kwargs)  # type: ignore[arg-type]
+        return build(*args, position=position, **kwargs)
 
     monkeypatch.setattr(hints_audit_views, "_examples", none_as_reminder)
     audit = recompose("hints", "--audit", "--json", cwd=work).value["audit"]

@@ -51,9 +51,13 @@ def kept_kinds(job: Job) -> frozenset[str] | None:
 
 def verdicts_of(job: Job, audit: Mapping[str, Any]) -> list[KindVerdict]:
     """The verdict on each kind of an audit, by the current settings."""
+    return [verdict for verdict in _row_verdicts(job, audit) if verdict.kind != ALL]
+
+
+def _row_verdicts(job: Job, audit: Mapping[str, Any]) -> list[KindVerdict]:
+    """The verdict on each row, that of all kinds together included."""
     settings = job.config.hints
-    judged = verdicts(audit, min_lift=settings.min_lift, unmeasured=settings.unmeasured)
-    return [verdict for verdict in judged if verdict.kind != ALL]
+    return verdicts(audit, min_lift=settings.min_lift, unmeasured=settings.unmeasured)
 
 
 def judged_audit(job: Job, audit: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -61,9 +65,8 @@ def judged_audit(job: Job, audit: Mapping[str, Any]) -> dict[str, Any] | None:
     if it is no audit of this measure."""
     if audit.get("measure") != MEASURE:
         return None
-    settings = job.config.hints
     try:
-        judged = verdicts(audit, min_lift=settings.min_lift, unmeasured=settings.unmeasured)
+        judged = _row_verdicts(job, audit)
     except (KeyError, TypeError):
         return None
     rows = [

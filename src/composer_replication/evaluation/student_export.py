@@ -49,7 +49,7 @@ def write_student(
 
     A merge is measured on `texts`, ids in the student's tokens; none = a short built-in session.
     """
-    settings, merged = player.config.student, None
+    settings = player.config.student
     if settings.lora.rank:
         student, renderer = load_player(player)
     else:  # the checkpoint holds all weights, so the base model is not needed
@@ -58,25 +58,22 @@ def write_student(
         student = load_student(checkpoint_settings, tokenizer=tokenizer, seed=player.config.seed)
         renderer = Renderer.for_tokenizer(tokenizer, family=settings.template)
     digest, model = weights_sha256(student.model), student.model
+    notes: list[str] = []
+    facts: dict[str, Any] = {}
     if form == "merged":
+        otherwise = keeps_adapter(settings, player.checkpoint)
         merged = merge_adapters(
-            student,
-            texts=texts or [_built_in_text(renderer)],
-            otherwise=keeps_adapter(settings, player.checkpoint),
+            student, texts=texts or [_built_in_text(renderer)], otherwise=otherwise
         )
-        model = merged.model
+        model, notes = merged.model, _merge_notes(merged, otherwise)
+        facts = {"merge": _measured(merged)}
     save_served(
         model, renderer.tokenizer, folder, template=renderer.template, end_ids=renderer.end_ids
     )
-    facts = {} if merged is None else {"merge": _measured(merged)}
     return {
         "weights_sha256": digest,
         "family": renderer.family.name if renderer.family else "own template",
-        "notes": (
-            _merge_notes(merged, keeps_adapter(settings, player.checkpoint))
-            if merged is not None
-            else []
-        ),
+        "notes": notes,
         **facts,
     }
 
