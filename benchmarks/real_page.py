@@ -84,7 +84,8 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
             f"With a hint in its context, {name}"
             f" {_in_words(neutral, _MOVES)} the right decision at mistakes of repositories that"
             f" were held out: {_interval(neutral)} in log-odds over text without information in"
-            f" the same place, {_interval(others)} over the hints of other sites ({neutral['n']} sites)."
+            f" the same place, {_interval(others)} over the hints of other sites"
+            f" ({neutral['n']} sites)."
         )
     for d in (logs or {"differences": ()})["differences"]:
         if "placebo" in d["b"]:
