@@ -49,9 +49,9 @@ def test_a_wrong_scaling_in_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch)
     student, texts = adapted(size=0.015)
     merge_layer = merge_module._merge
 
-    def twice_as_much(name: str, layer: Any) -> None:
+    def twice_as_much(name: str, layer: Any, **kwargs: Any) -> None:
         layer.scaling = {adapter: 2 * scale for adapter, scale in layer.scaling.items()}
-        merge_layer(name, layer)
+        merge_layer(name, layer, **kwargs)
 
     monkeypatch.setattr(merge_module, "_merge", twice_as_much)
     with pytest.raises(ConfigError, match="where rounding explains"):
