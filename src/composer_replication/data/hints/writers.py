@@ -1,8 +1,8 @@
-"""Template writers, one per kind of mistake.
+"""The writer of each kind of mistake, and the writers for calls as such and for users' rules.
 
 A hint is what a careful colleague could have said *before* the call, given the kind of mistake and
 the context in view. A writer returns None if the context has nothing useful: a guess would teach
-guessing. `TEMPLATES` holds the fixed words, `KNOWS` the hindsight that each writer uses.
+guessing. `WRITERS` maps kinds to writers, `KNOWS` writers to the hindsight that each uses.
 """
 
 from __future__ import annotations
