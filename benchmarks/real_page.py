@@ -263,11 +263,17 @@ def _workshop(value: Json) -> str:
         )
         for row in value["rows"]
     ]
+    trained = "; ".join(
+        f"`{name}` "
+        + ", ".join(str(run["kept"]) for run in by_seed.values())
+        + f" of {about['steps_planned'][name]} steps"
+        for name, by_seed in value["runs"].items()
+    )
     return (
         "## The workshop, all three channels\n\n"
         f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
         f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each. That"
-        " hints are followed was not taught.\n\n"
+        f" hints are followed was not taught. Trained so far: {trained}.\n\n"
         + _table(("row", "episodes", "success", "by seed"), rows)
     )
 

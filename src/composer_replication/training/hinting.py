@@ -143,9 +143,7 @@ def teacher_rows(settings: HintSettings, student_RV: Tensor, teachers_KRV: Tenso
     own_RV = mixed_teacher(settings, teachers_KRV[:models])
     if not settings.contrast:
         return own_RV
-    return contrast_target(
-        student_RV, own_RV, mixed_teacher(settings, teachers_KRV[models:])[None]
-    )
+    return contrast_target(student_RV, own_RV, mixed_teacher(settings, teachers_KRV[models:])[None])
 
 
 def plain_divergence(settings: HintSettings) -> Divergence:
@@ -366,9 +364,7 @@ def _evidence(
     models = num_models(settings)
     own_N = _teacher_logprobs(settings, teachers[:models], ids_N)
     if settings.contrast:
-        return contrast_evidence(
-            own_N, _teacher_logprobs(settings, teachers[models:], ids_N)[None]
-        )
+        return contrast_evidence(own_N, _teacher_logprobs(settings, teachers[models:], ids_N)[None])
     return hint_evidence(fused_logprobs(*student, ids_N, temperature=settings.temperature), own_N)
 
 
