@@ -173,6 +173,22 @@ def test_checkpointed_layers_keep_their_inputs_alone(
     assert checkpointed < 0.35 * plain
 
 
+def test_a_student_with_adapters_keeps_no_float32_copy(tmp_path: Path) -> None:
+    small_model().save_pretrained(str(tmp_path))
+    lora = LoraSettings(rank=2, alpha=8)
+    settings = StudentSettings(model=str(tmp_path), lora=lora, dtype="bfloat16")
+    model = load_student(settings, tokenizer=WordTokenizer(), seed=3).model
+    kept: list[Tensor] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
+    with hooks:
+        model(input_ids=torch.arange(24)[None])
+    inner_size = model.config.intermediate_size
+    precisions = [
+        t.dtype for t in kept if t.shape[-1] == inner_size and t.numel() == 24 * inner_size
+    ]
+    assert len(precisions) >= 8 and set(precisions) == {torch.bfloat16}
+
+
 @LAYOUTS
 @pytest.mark.parametrize("tile", [0, 7])
 def test_layer_inputs_wait_elsewhere(

@@ -145,10 +145,14 @@ def _with_lora(model: Any, settings: StudentSettings, *, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return peft.get_peft_model(model, config)
+            adapted = peft.get_peft_model(model, config)
         except ValueError as error:
             raise ConfigError(
                 f"no LoRA for {settings.model!r}: {first_line(error)}",
                 where="student.lora",
                 fix="set rank = 0",
             ) from error
+    from composer_replication.models.lora_linear import keep_inputs_once
+
+    keep_inputs_once(adapted)
+    return adapted
