@@ -1,7 +1,7 @@
 """What a forward keeps in memory for its backward, and how to keep less of it.
 
     checkpoint_layers(model)             # once: each layer keeps its input, and runs again
-    with tiled(model, tile=2048):        # around a forward and its backward: feed-forward in tiles
+    with tiled(model, tile=2048):        # around a forward and its backward: a tile of tokens each
         with in_host_memory(model):      # layer inputs wait there until the backward
             hidden_BTD = final_hidden(model, ids_BT)
         hidden_BTD.backward(grad_BTD)
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,16 +51,18 @@ def checkpoint_layers(model: Any) -> None:
 
 @contextmanager
 def tiled(model: Any, *, tile: int) -> Iterator[None]:
-    """The model with feed-forwards that see at most `tile` tokens at a time; 0 = as they are.
+    """The model with feed-forwards and norms that see at most `tile` tokens at a time; 0 = as they
+    are.
 
-    Their inner states, the widest of a layer, then exist for one tile, in the forward and in the
-    backward. Run a forward and its backward inside: checkpointed layers run again there. Example:
-    with tiled(model, tile=2048): ...
+    Their inner states, the widest of a layer and those in float32, then exist for one tile, in the
+    forward and in the backward. Run a forward and its backward inside: checkpointed layers run
+    again there. Example: with tiled(model, tile=2048): ...
     """
-    blocks = _feed_forwards(model) if tile else []
+    blocks = [*_feed_forwards(model), *_norms(model)] if tile else []
+    numbers = tile * model.get_input_embeddings().weight.shape[1]
     previous = [block.__dict__.get("forward") for block in blocks]
     for block in blocks:
-        block.forward = _in_tiles(block, block.forward, tile=tile)
+        block.forward = _in_tiles(block, block.forward, numbers=numbers)
     try:
         yield
     finally:
@@ -116,19 +119,31 @@ def _feed_forwards(model: Any) -> list[nn.Module]:
     return [block for block in found if isinstance(block, nn.Module)]
 
 
-def _in_tiles(
-    block: nn.Module, forward: Callable[[Tensor], Tensor], *, tile: int
-) -> Callable[[Tensor], Tensor]:
-    """The forward of a feed-forward over at most `tile` tokens at a time."""
+def _norms(model: Any) -> list[nn.Module]:
+    """The norms that are computed in float32, operation by operation: of layers, queries and keys.
 
-    def run(x_BTD: Tensor) -> Tensor:
-        if x_BTD.shape[:-1].numel() <= tile:
-            return forward(x_BTD)
+    Those of torch keep their input alone.
+    """
+    return [
+        module
+        for module in decoder_of(model).modules()
+        if type(module).__name__.endswith("RMSNorm") and not isinstance(module, nn.RMSNorm)
+    ]
+
+
+def _in_tiles(
+    block: nn.Module, forward: Callable[..., Tensor], *, numbers: int
+) -> Callable[..., Tensor]:
+    """The forward of a block over at most so many numbers of its input at a time."""
+
+    def run(x_BTD: Tensor, *others: Any, **options: Any) -> Tensor:
+        tile = max(1, numbers // x_BTD.shape[-1])
+        if others or options or x_BTD.shape[:-1].numel() <= tile:
+            return forward(x_BTD, *others, **options)
         trained = [p for p in block.parameters() if p.requires_grad]
         if not (torch.is_grad_enabled() and (x_BTD.requires_grad or trained)):
             return _tile_by_tile(forward, x_BTD, tile)
-        kept = _Kept.apply(x_BTD, *trained)
-        return _InTiles.apply(forward, tile, kept.grad_fn, x_BTD, *trained)
+        return _InTiles.apply(forward, tile, KeptInputs.of(x_BTD, *trained), x_BTD, *trained)
 
     return run
 
@@ -149,25 +164,57 @@ def _tile_by_tile(run: Callable[[Tensor], Tensor], x_BTD: Tensor, tile: int) -> 
     return out_BTD
 
 
-class _Kept(torch.autograd.Function):
-    """The input of a feed-forward, kept before its tiles run.
+class KeptInputs(torch.autograd.Function):
+    """The tensors that a backward needs, kept before the forward runs.
 
-    A checkpointed layer that runs again stops at the last tensor that was kept. If the tiles kept
-    their input, as a function does at its end, all of them would run again on the way there.
+    A checkpointed layer that runs again stops at the last tensor that was kept. If tiles kept their
+    input, as a function does at its end, all of them would run again on the way there. Example:
+    kept = KeptInputs.of(x, weight); x, weight = kept.saved_tensors in the backward.
     """
 
+    @classmethod
+    def of(cls, *tensors: Tensor) -> Any:
+        """The node of the graph that keeps the tensors; None without a gradient."""
+        return cls.apply(*tensors).grad_fn
+
     @staticmethod
-    def forward(ctx: Any, x_BTD: Tensor, *trained: Tensor) -> Tensor:
-        ctx.save_for_backward(x_BTD)
-        return x_BTD.new_empty(0)
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return tensors[0].new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise AssertionError("nothing is computed from this")
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnAgain:
+    """The state of the generators of the CPU and of a device, from which dropout is drawn again.
+
+    Example: drawn = DrawnAgain.now(x); with drawn.again(): F.dropout(x)
+    """
+
+    kind: str
+    state: Tensor
+    devices: list[int]
+    device_states: list[Tensor]
+
+    @classmethod
+    def now(cls, x: Tensor) -> Self:
+        """The state before anything is drawn on the device of `x`."""
+        return cls(x.device.type, torch.get_rng_state(), *get_device_states(x))
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """The generators as they were; afterwards they stand where they stood."""
+        with torch.random.fork_rng(devices=self.devices, device_type=self.kind):
+            torch.set_rng_state(self.state)
+            set_device_states(self.devices, self.device_states, device_type=self.kind)
+            yield
+
+
 class _InTiles(torch.autograd.Function):
-    """A feed-forward whose tiles run in the forward without a graph, and again in the backward."""
+    """A block whose tiles run in the forward without a graph, and again in the backward."""
 
     @staticmethod
     def forward(
@@ -181,24 +228,21 @@ class _InTiles(torch.autograd.Function):
         kind = x_BTD.device.type
         ctx.run, ctx.tile, ctx.kept, ctx.trained = run, tile, kept, trained
         ctx.autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        ctx.rng, ctx.device_rng = torch.get_rng_state(), get_device_states(x_BTD)  # for dropout
+        ctx.drawn = DrawnAgain.now(x_BTD)
         return _tile_by_tile(run, x_BTD, tile)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad_BTD,), (x_BTD,) = grads, ctx.kept.saved_tensors
+        (grad_BTD,), (x_BTD, *_) = grads, ctx.kept.saved_tensors
         ctx.kept = None  # a trunk is walked back once
-        kind, (devices, device_states) = x_BTD.device.type, ctx.device_rng
         enabled, dtype = ctx.autocast
         of_input_BTD = torch.empty(x_BTD.shape, dtype=x_BTD.dtype, device=x_BTD.device)
         of_weights: list[Tensor | None] = [None] * len(ctx.trained)
         with (
-            torch.random.fork_rng(devices=devices, device_type=kind),
-            torch.autocast(kind, dtype=dtype, enabled=enabled),
+            ctx.drawn.again(),
+            torch.autocast(x_BTD.device.type, dtype=dtype, enabled=enabled),
             torch.enable_grad(),
         ):
-            torch.set_rng_state(ctx.rng)
-            set_device_states(devices, device_states, device_type=kind)
             tensors = (x_BTD, grad_BTD, of_input_BTD)
             tiles = zip(*(_tiles(tensor, ctx.tile) for tensor in tensors), strict=True)
             for x_1nD, grad_1nD, of_input_1nD in tiles:
