@@ -4,6 +4,7 @@
         model.safetensors        or adapter_model.safetensors; with config.json and the tokenizer
                                  readable by from_pretrained
         optimiser.safetensors    "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
+                                 (training/optimiser.py: others in 8 bits)
         references.safetensors   "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
         trainer.json             step, settings, hashes of data and start weights, means of channels
                                  and clip, health, good or not
@@ -45,6 +46,7 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import load_weights, read_tensors, save_student
+from composer_replication.training.optimiser import load_state, saved_states
 
 REFERENCES = "references.safetensors"
 REJECTED = "rejected_"
@@ -76,9 +78,7 @@ def save_checkpoint(
         save_student(student, scratch)
         names = {parameter: name for name, parameter in student.model.named_parameters()}
         tensors = {
-            f"{names[parameter]}/{key}": value.detach().cpu().contiguous()
-            for parameter, slots in optimiser.state.items()
-            for key, value in slots.items()
+            f"{names[parameter]}/{key}": value for parameter, key, value in saved_states(optimiser)
         }
         save_file(tensors, str(scratch / OPTIMISER))
         if extra:
@@ -226,15 +226,12 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
     parameters = dict(student.model.named_parameters())
     for key, value in read_tensors(folder / OPTIMISER).items():
         name, slot = key.rsplit("/", 1)
-        if name not in parameters or (slot != "step" and value.shape != parameters[name].shape):
-            problem = f"the optimiser state is of another model: {name} does not fit"
+        parameter = parameters.get(name)
+        if parameter is None or not load_state(optimiser, parameter, name=slot, value=value):
+            problem = f"the optimiser state is of another model or optimiser: {key} does not fit"
             raise DataError(
                 problem, where=str(folder / OPTIMISER), fix="resume with the run's own student"
             )
-        # AdamW keeps its step count on the CPU
-        optimiser.state[parameters[name]][slot] = (
-            value if slot == "step" else value.to(parameters[name].device)
-        )
 
 
 def load_extra(folder: Path) -> dict[str, Tensor]:

@@ -187,6 +187,10 @@ class TrainSettings(Settings):
     layout: Literal["tree", "rows"] = "tree"
     """"tree" = prefixes that rows of a micro-batch share are computed once; "rows" = each row
     separately, which works with any model."""
+    optimiser: Literal["adamw", "adamw_8bit"] = "adamw"
+    """"adamw_8bit": AdamW whose two averages are stored in 8 bits, a quarter of float32 (extra
+    `qlora`: bitsandbytes); matrices of fewer than 4096 numbers keep float32. It pays if all weights
+    are trained: adapters have few."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
     warmup_steps: int = Field(default=2, ge=0)
     weight_decay: float = Field(default=0.0, ge=0.0)
