@@ -19,6 +19,7 @@ from torch import Tensor
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.quantised_base import load_bitsandbytes
+from composer_replication.models.sharding import part_of
 
 BETAS = (0.9, 0.95)
 _CODES = ("qmap1", "qmap2")  # the numbers that 8-bit states stand for
@@ -58,13 +59,13 @@ def make_optimiser(model: Any, settings: TrainSettings) -> torch.optim.Optimizer
 
 
 def saved_states(optimiser: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """(parameter, name, value) of each state, on the CPU, in memory of its own.
+    """(parameter, name, value) of each state, in memory of its own.
 
     With 8 bits the number of steps is an int, and all parameters share the tables of codes.
     """
     for parameter, states in optimiser.state.items():
         for name, value in states.items():
-            value = torch.as_tensor(value).detach().cpu().contiguous()
+            value = torch.as_tensor(value).detach()
             yield parameter, name, value.clone() if name in _CODES else value
 
 
@@ -80,7 +81,7 @@ def load_state(
         return True
     fits = value.shape == parameter.shape if name in per_number else is_8bit and name in _TABLES
     if fits:
-        optimiser.state[parameter][name] = value.to(parameter.device)
+        optimiser.state[parameter][name] = part_of(value.to(parameter.device), like=parameter)
     return fits
 
 
