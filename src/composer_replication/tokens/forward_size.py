@@ -14,7 +14,6 @@ from typing import Literal
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
-
 LONGER_THAN_A_CARD = (
     "a session that one card cannot hold is not split over cards here (context parallelism): verl"
     " and prime-rl do that"
