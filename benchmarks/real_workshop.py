@@ -33,7 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from record_lines import record_lines
 from workshop_evidence.arms import steps_of
-from workshop_evidence.training import Work, prepare, read_run, train_arm
+from workshop_evidence.training import Work, checked_out_commit, prepare, read_run, train_arm
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "real_workshop.json"
@@ -208,6 +208,7 @@ def gather(options: argparse.Namespace) -> None:
         warmup = json.loads((options.student / "warmup.json").read_text("utf-8"))
         about = {
             "seeds_done": sorted(episodes["before"]),
+            "commit": checked_out_commit(),
             "seeds_planned": list(SEEDS),
             "steps_planned": {name: steps_of(name, scale=SCALE) for name in options.arms},
             "tasks": options.tasks,

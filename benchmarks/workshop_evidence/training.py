@@ -177,7 +177,7 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
     output = ["-o", str(work.data(name))] if ARMS[name].pairs else []
     which = ["--resume", str(run.path)] if goes_on else ["--name", name]
     command = [*_recompose(name), "train", *which, *flags, "-c", str(work.config), *output]
-    provenance = {"commit": _commit(), "code_sha256": code_sha256(ROOT)}
+    provenance = {"commit": checked_out_commit(), "code_sha256": code_sha256(ROOT)}
     code, cpu_s = _run_child(
         command, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED)
     )
@@ -195,7 +195,7 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
     return result
 
 
-def _commit() -> str:
+def checked_out_commit() -> str:
     """The short name of the commit that is checked out, with a + if files differ from it; ""
     outside a checkout."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
