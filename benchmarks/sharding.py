@@ -1,10 +1,10 @@
 """What a rank holds with replicated and with sharded weights (train.fsdp), on processes of this
-machine: python benchmarks/sharding.py
+machine: python benchmarks/sharding.py [--cuda] [--ranks 2 4]
 
 Four layers of Qwen3, hidden size 256, all weights trained in float32, a frozen teacher; two steps
 of three channels. "peak" is how far the second step rises above what is held before it, gathered
-layers and head included. Exact for tensors; the peak is that of a CPU, where memory that was freed
-may stay with the process.
+layers and head included: on a CPU by the process's resident size, where memory that was freed may
+stay. `--cuda` takes one card a rank (not run here: no two cards were lent).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def inputs(examples: int = 4, length: int = 96) -> Any:
     return StepInputs(examples=made, pairs=pairs)
 
 
-def measure(*, fsdp: bool) -> dict[str, float]:
+def measure(*, fsdp: bool, cuda: bool) -> dict[str, float]:
     """One rank's MiB of tensors after two steps, and the peak of the second."""
     import torch
     from accelerate import Accelerator
@@ -87,11 +87,15 @@ def measure(*, fsdp: bool) -> dict[str, float]:
     trainer = make_trainer(
         Config.model_validate({"train": settings}),
         student=Student(name="q", model=model, tokenizer=Tokenizer()),
-        accelerator=Accelerator(cpu=True),
+        accelerator=Accelerator(cpu=not cuda),
     )
     train_step(trainer, inputs(), step=0)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
     with HighWater() as water:
         loss = train_step(trainer, inputs(), step=1)["loss"]
+    peak = (torch.cuda.max_memory_allocated() - held) / MIB if cuda else water.mib
 
     def mib(tensors: Any) -> float:
         local = [getattr(t, "to_local", lambda t=t: t)() for t in tensors]
@@ -102,20 +106,21 @@ def measure(*, fsdp: bool) -> dict[str, float]:
         "weights": mib(model.parameters()),
         "teacher": mib(trainer.models.references["hint"].model.parameters()),
         "optimiser": mib(moments),
-        "peak": water.mib,
+        "peak": peak,
         "loss": loss,
     }
 
 
-def on_ranks(ranks: int, *, fsdp: bool) -> dict[str, float]:
+def on_ranks(ranks: int, *, fsdp: bool, cuda: bool) -> dict[str, float]:
     """The largest of each number over the ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    shared = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    shared = {**os.environ, "ACCELERATE_USE_CPU": str(not cuda).lower(), "OMP_NUM_THREADS": "1"}
     if ranks > 1:
         shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
-    command = [sys.executable, __file__, "--rank", *(["--fsdp"] if fsdp else [])]
+    flags = [flag for flag, on in (("--fsdp", fsdp), ("--cuda", cuda)) if on]
+    command = [sys.executable, __file__, "--rank", *flags]
     children = []
     for rank in range(ranks):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
@@ -131,21 +136,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", action="store_true", help="be one rank")
     parser.add_argument("--fsdp", action="store_true")
+    parser.add_argument("--cuda", action="store_true", help="one card a rank, instead of the CPU")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     options = parser.parse_args()
     if options.rank:
-        print(json.dumps(measure(fsdp=options.fsdp)), flush=True)
+        print(json.dumps(measure(fsdp=options.fsdp, cuda=options.cuda)), flush=True)
         os._exit(0)  # a rank does not wait for the others' sockets
     keys = ("weights", "teacher", "optimiser", "peak")
     print(
         f"{'MiB a rank':22}" + "".join(f"{key:>11}" for key in keys) + f"{'held':>11}{'ratio':>8}"
     )
-    alone = on_ranks(1, fsdp=False)
+    alone = on_ranks(1, fsdp=False, cuda=options.cuda)
     rows = {"1 rank": alone}
     for ranks in options.ranks:
         for fsdp in (False, True):
             name = f"{ranks} ranks, {'sharded' if fsdp else 'replicated'}"
-            rows[name] = on_ranks(ranks, fsdp=fsdp)
+            rows[name] = on_ranks(ranks, fsdp=fsdp, cuda=options.cuda)
     for name, row in rows.items():
         held, of_one = (sum(r[key] for key in keys[:3]) for r in (row, alone))
         cells = "".join(f"{row[key]:11.2f}" for key in keys)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from safetensors.torch import save_file
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.jsonl import write_json
@@ -34,6 +35,7 @@ from composer_replication.training.step import (
     train_step,
 )
 from tests.training.small_student import (
+    VOCAB,
     make_config,
     make_example,
     make_pair,
@@ -72,6 +74,7 @@ CASES |= {
     "rows_untied": CASES["rows"],
     "live_lora_untied": CASES["live"],
     "live_lora_bf16": CASES["live"],
+    "uneven_moe": CASES["uneven"],
 }
 
 
@@ -86,9 +89,21 @@ def as_lora(student: Student) -> Student:
     return replace(student, model=model, lora=True)
 
 
+def small_mixture() -> Any:
+    """Two layers of four experts, of which a token takes one: the single token that stands in for a
+    rank's work leaves three without a gradient."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    experts = {"num_experts": 4, "num_experts_per_tok": 1, "experts_implementation": "eager"}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=VOCAB, **shape, **heads, **experts))
+
+
 def student_of(name: str) -> Student:
     """The student that the name of a case asks for, in float64 unless it is bf16."""
     student = make_student(family="llama" if "untied" in name else "qwen3")
+    if "moe" in name:
+        student = replace(student, model=small_mixture())
     if "lora" in name:
         student = as_lora(student)
     if "bf16" not in name:

@@ -154,9 +154,9 @@ def _add_to_shards(part: nn.Parameter, grad: Tensor | None) -> None:
     if not found:
         return
     dtype = torch.promote_types(part.dtype, torch.float32)
-    term = torch.zeros(part.shape, dtype=dtype, device=part.device)
-    if grad is not None:
-        term += grad
+    if grad is None:
+        grad = torch.zeros(part.shape, dtype=dtype, device=part.device)
+    term = grad.to(dtype)
     summed = DTensor.from_local(term, mesh, [Partial()] * mesh.ndim, run_check=False)
     of_shard = summed.redistribute(placements=part.placements).to(part.dtype)
     part.grad = of_shard if part.grad is None else part.grad + of_shard
