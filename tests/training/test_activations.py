@@ -308,6 +308,28 @@ def test_a_feed_forward_sees_one_tile_at_a_time_and_runs_twice(layout: str) -> N
 
 
 @LAYOUTS
+@pytest.mark.parametrize("teacher", ["live", "frozen"])
+def test_what_scores_sees_one_tile_at_a_time(teacher: str, layout: str, tmp_path: Path) -> None:
+    """Teacher and reference without adapters, which are the student's own modules."""
+    student = student_of("lora", tmp_path)
+    trainer = trainer_of(student, layout, tile=7, hint={"teacher": teacher})
+    scored: list[int] = []
+    mlp = student.model.get_decoder().layers[1].mlp
+
+    def record(module: nn.Module, inputs: tuple[Tensor]) -> None:
+        if not mlp.training:
+            scored.append(inputs[0].shape[:-1].numel())
+
+    mlp.gate_proj.register_forward_pre_hook(record)
+    (losses, gradients) = seeded_outcome(trainer)
+    assert max(scored) == 7
+    again = trainer_of(student_of("lora", tmp_path), layout, hint={"teacher": teacher})
+    plain, wanted = seeded_outcome(again)
+    assert gap(gradients, wanted) <= 1e-12
+    assert losses["hint"].loss == pytest.approx(plain["hint"].loss, rel=1e-12)
+
+
+@LAYOUTS
 def test_a_norm_sees_one_tile_at_a_time(layout: str) -> None:
     """Of the model's own width, and of a head's."""
     trainer = trainer_of(all_weights(), layout, tile=7, hint={"weight": 0.0})
