@@ -1,5 +1,5 @@
 """The fused divergence and the three-channel step on one CUDA device, next to TRL's Triton kernel
-and Liger; at most 8 minutes.
+and Liger; at most 8 minutes (`--minutes`).
 
     python benchmarks/gpu.py --json build/gpu.json
         everything (torch 2.11 or newer with Triton; peers if they are installed)
@@ -12,6 +12,10 @@ divergence   JSD, forward and backward, bfloat16, V = 151,936, heads of the size
 step         three channels of a session of 8,192 tokens, 4 sites and 8 pairs on a Qwen3 of the 0.6B
              shape, random weights, bfloat16, gradient checkpointing: tree, rows, separate, and
              TRL's own losses (see benchmarks/step.py)
+context      a session of 8k, 16k, 32k and 64k tokens (4 sites, 4 pairs) on a Qwen3 of the shape of
+             0.6B with all weights, of 4B with adapters, and of 8B with adapters on 4 bits
+             (bitsandbytes): checkpointed, in tiles, with layer inputs in host memory, and with
+             peft's own LoRA layers; 0.6B beside TRL's plain fine-tuning
 longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that fits, tree and
              TRL
 
@@ -35,11 +39,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # For the benchmarks beside this file, even if this one is imported.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import context as less_memory
 import step as whole
 from page import about, markdown
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -50,7 +55,9 @@ from composer_replication.models.forward import Head
 
 VOCAB = 151_936
 HEADS = {"0.6B": 1024, "4B": 2560}
-PARTS = ("divergence", "step", "longest")
+PARTS = ("divergence", "step", "context", "longest")
+GROWING = ("context", "longest")
+"""Tables whose cases grow: a variant that failed is not run again."""
 Run = Callable[[], Any]
 # table, case, variant, and the function that makes the run
 Case = tuple[str, str, str, Callable[[], Run]]
@@ -157,23 +164,30 @@ def qwen3(
     head_dim: int,
     device: str,
     dtype: torch.dtype,
+    kv_heads: int = 0,
+    feed_forward: int = 0,
+    tied: bool = True,
+    checkpoint: bool = True,
 ) -> Any:
     """A Qwen3 of a shape with random weights, checkpointing its activations."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=vocab,
         hidden_size=hidden,
-        intermediate_size=3 * hidden,
+        intermediate_size=feed_forward or 3 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=heads // 2,
+        num_key_value_heads=kv_heads or heads // 2,
         head_dim=head_dim,
         max_position_embeddings=262_144,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
     )
-    model: Any = Qwen3ForCausalLM(config)
-    model = model.to(device=device, dtype=dtype).train()
-    checkpoint_layers(model)
+    config.dtype = dtype
+    with torch.device(device):  # 8B in float32 on the host would take minutes
+        model: Any = Qwen3ForCausalLM._from_config(config, dtype=dtype)
+    model = model.train()
+    if checkpoint:
+        checkpoint_layers(model)
     return model
 
 
@@ -210,6 +224,75 @@ def step_cases(options: argparse.Namespace) -> Iterator[Case]:
     for variant in ("tree", "trl", "separate", "rows"):
         case = partial(step_run, variant, make=qwen3_06b, length=options.length, sites=4, pairs=8)
         yield "step", f"0.6B, T = {options.length}, 8 pairs", variant, case
+
+
+# ---- a step that keeps less ----
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.6B": {"layers": 28, "hidden": 1024, "heads": 16, "kv_heads": 8},
+    "4B": {"layers": 36, "hidden": 2560, "heads": 32, "kv_heads": 8, "feed_forward": 9728},
+    "8B": {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "tied": False},
+}
+KINDS = {"0.6B": "all", "4B": "adapters", "8B": "adapters on 4 bits"}
+
+
+def in_4_bits(model: Any) -> Any:
+    """The model with its linear layers but the head in 4 bits, as from_pretrained stores them."""
+    import bitsandbytes
+
+    for name, layer in list(model.model.named_modules()):
+        if isinstance(layer, nn.Linear):
+            packed = bitsandbytes.nn.Linear4bit(
+                layer.in_features,
+                layer.out_features,
+                bias=False,
+                compute_dtype=layer.weight.dtype,
+                quant_type="nf4",
+                device="meta",
+            )
+            packed.weight = bitsandbytes.nn.Params4bit(
+                layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True
+            )
+            device = layer.weight.device
+            layer.weight = None
+            model.model.set_submodule(name, packed.to(device))
+    model.is_loaded_in_4bit = True
+    return model
+
+
+def context_run(variant: str, *, shape: str, length: int, device: str = "cuda", **toy: Any) -> Run:
+    """A step of a session (or of plain fine-tuning) of benchmarks/context.py; `toy` replaces parts
+    of the shape."""
+    sizes = {"vocab": VOCAB, "head_dim": 128, **SHAPES[shape], **toy}
+    model = qwen3(**sizes, device=device, dtype=torch.bfloat16, checkpoint=False)
+    kind, (task, _, less) = KINDS[shape], variant.rpartition(" ")
+    if kind == "adapters on 4 bits":
+        model = in_4_bits(model)
+    if kind != "all":
+        model = less_memory.with_adapters(model, peft_layers=less in ("peft_layers", "trl"))
+    example, pairs = whole.make_data(length, sites=4, pairs=4, vocab=sizes["vocab"])
+    with torch.device(device) if less == "trl" else nullcontext():
+        take_step = less_memory.step_of(less, task or "session", model, example, pairs)
+
+    def run() -> list[float]:
+        model.zero_grad(set_to_none=True)
+        return take_step()
+
+    return run
+
+
+def context_cases(options: argparse.Namespace) -> Iterator[Case]:
+    """From short to long, and of each length from what keeps most to what keeps least."""
+    for length in (8192, 16384, 32768, 65536):
+        for shape, kind in KINDS.items():
+            variants = ["checkpoint", "checkpoint_tile", "checkpoint_tile_offload"]
+            if kind != "all":
+                variants.append("peft_layers")
+            else:
+                variants += ["sft checkpoint_tile", "sft trl"]
+            for variant in variants:
+                make = partial(context_run, variant, shape=shape, length=length)
+                yield "context", f"{shape}, {kind}, T = {length}", f"{variant} ({shape})", make
 
 
 def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
@@ -252,12 +335,12 @@ def measured(
     """A line of the result: its numbers, or why there are none."""
     table, name, variant, make = case
     line: dict[str, Any] = {"table": table, "case": name, "variant": variant}
-    if table == "longest" and (table, variant) in failed:
+    if table in GROWING and (table, variant) in failed:
         return {**line, "problem": "not run: a shorter one failed"}
     if time.monotonic() > deadline:
         return {**line, "problem": "not run: the minutes were over"}
     try:
-        ms, mib, result = milliseconds(make(), repeats=1 if table == "longest" else repeats)
+        ms, mib, result = milliseconds(make(), repeats=1 if table in GROWING else repeats)
     except ImportError as error:
         return {**line, "problem": f"not installed: {error.name}"}
     except (RuntimeError, ValueError) as error:  # out of memory among them
@@ -326,7 +409,12 @@ def main(arguments: list[str] | None = None) -> int:
         print("not run: this machine has no CUDA device")
         return 0
     deadline, lines, failed = time.monotonic() + 60 * options.minutes, [], set()
-    makers = {"divergence": divergence_cases, "step": step_cases, "longest": longest_cases}
+    makers = {
+        "divergence": divergence_cases,
+        "step": step_cases,
+        "context": context_cases,
+        "longest": longest_cases,
+    }
     header = {"about": about(sys.argv), "device": torch.cuda.get_device_name()}
     for case in (case for part in options.only for case in makers[part](options)):
         lines.append(measured(case, repeats=options.repeats, deadline=deadline, failed=failed))

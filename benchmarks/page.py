@@ -10,9 +10,10 @@ the files that the benchmarks wrote.
     python benchmarks/page.py            write the page again from the committed JSON
     python benchmarks/page.py --check    fail if the page does not match its JSON
 
-The name of a file says which part it is (losses, sweep, step, long, rollouts, curate, redact,
-replay_cost, hint_reader, gpu); a part that is not given stays as it was. A ratio on the page is a
-quotient of two numbers of the JSON. Parts that were never measured are listed as not measured.
+The name of a file says which part it is (losses, sweep, step, long, context, rollouts, curate,
+redact, replay_cost, hint_reader, gpu); a part that is not given stays as it was. A ratio on the
+page is a quotient of two numbers of the JSON. Parts that were never measured are listed as not
+measured.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from context_page import context_section
 from record_lines import record_lines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +42,7 @@ PARTS: Mapping[str, str] = {
     "sweep": "the loss alone, few loss positions among ever more",
     "step": "a whole step of three channels",
     "long": "a session of 32,768 tokens",
+    "context": "a step that keeps less in memory",
     "rollouts": "episodes of the workshop",
     "curate": "curation of pairs beside data-juicer",
     "redact": "redaction of secrets",
@@ -71,6 +74,7 @@ GOALS: Mapping[str, Any] = {
     "growth": {"separate": 0.15, "trl": 0.15},
     "numerics": {"at_least": 1e-4, "error": 1e-3},
     "long": {"mib": 16384},
+    "context": {"sft": {"mib": 0.8, "cpu_s": 1.1}, "session": {"mib": 0.6, "cpu_s": 0.25}},
     "rollouts": {"episodes_per_cpu_s": 1.5, "trained_per_cpu_s": 1.0},
     "curate": {"pairs_per_s": 10_000},
     "redact": {
@@ -124,6 +128,7 @@ def render(measured: Json) -> str:
         "sweep": sweep_section,
         "step": step_section,
         "long": long_section,
+        "context": context_section,
         "rollouts": rollouts_section,
         "curate": curate_section,
         "redact": redact_section,

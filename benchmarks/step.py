@@ -47,7 +47,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
@@ -169,9 +169,10 @@ def trainer_for(
     weights["preference"] |= {"anchor": 0.0}
     fixed = {"layout": layout, "micro_tokens": micro_tokens, "balance": "none"}
     config = Config.model_validate({"train": {**weights, **fixed, **train}})
-    student = Student(name="bench", model=model, tokenizer=NoTokenizer())
+    lora = hasattr(model, "peft_config")
+    student = Student(name="bench", model=model, tokenizer=NoTokenizer(), lora=lora)
     trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
-    if "preference" in trainer.models.references:
+    if "preference" in trainer.models.references and not lora:  # else it shares the student's base
         torch.manual_seed(1)
         with torch.no_grad():
             for parameter in trainer.models.references["preference"].model.parameters():
@@ -470,8 +471,6 @@ VARIANTS: dict[str, Callable[..., Step]] = {
 
 def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
     """Losses, CPU-seconds and memory of one variant."""
-    from resident import HighWater  # beside this file
-
     torch.set_num_threads(1)
     try:
         model = make_model(
@@ -487,19 +486,26 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
             "pairs": options.pairs[0],
             "problem": f"not installed: {error.name}",
         }
+    numbers = measure_step(step, model, repeats=options.repeats)
+    return {"variant": variant, "pairs": options.pairs[0], **numbers}
+
+
+def measure_step(step: Step, model: Any, *, repeats: int) -> dict[str, Any]:
+    """Losses, CPU-seconds and memory of a step, which is taken once more than `repeats`."""
+    from resident import HighWater  # beside this file
+
     seconds, losses, peak = [], [], 0.0
-    for _ in range(options.repeats + 1):
+    for _ in range(repeats + 1):
         model.zero_grad(set_to_none=True)
         with HighWater() as water:
             began = time.process_time()
             losses = step()
             seconds.append(time.process_time() - began)
         peak = max(peak, water.mib)
-    gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    grads = [p.grad.flatten().float() for p in model.parameters() if p.requires_grad]
+    gradient = torch.cat(grads).norm()
     timed = seconds[1:] or seconds
     return {
-        "variant": variant,
-        "pairs": options.pairs[0],
         "losses": losses,
         "gradient_norm": float(gradient),
         "cpu_s": statistics.median(timed),
@@ -509,14 +515,19 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(
-    variant: str, pairs: int, options: argparse.Namespace, *, script: str = __file__
+    variant: str,
+    pairs: int,
+    options: argparse.Namespace,
+    *,
+    script: str = __file__,
+    more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`measure` in a fresh process, by a script that has these options."""
+    """`measure` in a fresh process, by a script that has these options, and `more`."""
     shape = [
         f"--{name}={getattr(options, name)}"
         for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")
     ]
-    command = [sys.executable, script, "--child", variant, "--pairs", str(pairs), *shape]
+    command = [sys.executable, script, "--child", variant, "--pairs", str(pairs), *shape, *more]
     process = subprocess.run(
         command,
         capture_output=True,

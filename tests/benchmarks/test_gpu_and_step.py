@@ -65,6 +65,22 @@ def test_trl_computes_the_same_losses(variant: str) -> None:
     assert toy_step(variant) == pytest.approx(toy_step("tree"), rel=1e-4)
 
 
+@pytest.mark.train
+@pytest.mark.parametrize("shape", list(gpu.KINDS))
+def test_a_step_of_each_kind_of_weights(shape: str) -> None:
+    """At toy sizes; the shapes themselves need the memory of a card."""
+    if gpu.KINDS[shape] == "adapters on 4 bits":
+        pytest.importorskip("bitsandbytes", reason="a peer of the benchmarks: make peers")
+    toy = {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32}
+    sizes = {**toy, "feed_forward": 64, "vocab": 64, "length": 600, "device": "cpu"}
+    plain, less, sft = (
+        gpu.context_run(variant, shape=shape, **sizes)()
+        for variant in ("plain", "checkpoint_tile_offload", "sft checkpoint_tile")
+    )
+    assert less == pytest.approx(plain, rel=0.02, abs=1e-3)
+    assert len(plain) == 3 and len(sft) == 1 and 3 < sft[0] < 6
+
+
 def test_a_failure_and_the_end_of_the_minutes_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> gpu.Run:
         raise RuntimeError("CUDA out of memory")
@@ -77,6 +93,8 @@ def test_a_failure_and_the_end_of_the_minutes_are_lines(monkeypatch: pytest.Monk
     assert (
         "a shorter one failed" in ask(("longest", "16k", "tree", broken), deadline=soon)["problem"]
     )
+    assert "failed" in ask(("context", "8k", "trl", broken), deadline=soon)["problem"]
+    assert "shorter" in ask(("context", "16k", "trl", broken), deadline=soon)["problem"]
     assert "minutes" in ask(("longest", "8k", "trl", broken), deadline=0.0)["problem"]
 
 

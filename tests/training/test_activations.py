@@ -19,6 +19,7 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.models.activations import check_tiles, checkpoint_layers, tiled
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import Student, load_student
+from composer_replication.models.lora_linear import keep_inputs_once
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.tokens.batch import collate
 from composer_replication.training import passes as passes_module
@@ -273,7 +274,7 @@ def test_scoring_never_runs_a_layer_again(layout: str, tmp_path: Path) -> None:
     assert model.training
 
 
-def adapted_model(*, dropout: float) -> Any:
+def adapted_model(*, dropout: float, peft_layers: bool = False) -> Any:
     """A tiny model under peft, in training mode; its feed-forwards have adapters with dropout."""
     import peft
 
@@ -286,6 +287,8 @@ def adapted_model(*, dropout: float) -> Any:
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.copy_(torch.randn_like(parameter))
+    if not peft_layers:
+        keep_inputs_once(model)
     return model
 
 
@@ -305,6 +308,28 @@ def test_a_feed_forward_sees_one_tile_at_a_time_and_runs_twice(layout: str) -> N
     required, calls = RequiredForwards.of(trainer.settings, batch), sum(sizes)
     hidden = run_passes(trainer.models, batch, required).hidden
     assert calls == 2 * sum(hidden_BTD.shape[:-1].numel() for hidden_BTD in hidden)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("teacher", ["live", "frozen"])
+def test_what_scores_sees_one_tile_at_a_time(teacher: str, layout: str, tmp_path: Path) -> None:
+    """Teacher and reference without adapters, which are the student's own modules."""
+    student = student_of("lora", tmp_path)
+    trainer = trainer_of(student, layout, tile=7, hint={"teacher": teacher})
+    scored: list[int] = []
+    mlp = student.model.get_decoder().layers[1].mlp
+
+    def record(module: nn.Module, inputs: tuple[Tensor]) -> None:
+        if not mlp.training:
+            scored.append(inputs[0].shape[:-1].numel())
+
+    mlp.gate_proj.register_forward_pre_hook(record)
+    (losses, gradients) = seeded_outcome(trainer)
+    assert max(scored) == 7
+    again = trainer_of(student_of("lora", tmp_path), layout, hint={"teacher": teacher})
+    plain, wanted = seeded_outcome(again)
+    assert gap(gradients, wanted) <= 1e-12
+    assert losses["hint"].loss == pytest.approx(plain["hint"].loss, rel=1e-12)
 
 
 @LAYOUTS
@@ -339,8 +364,9 @@ def test_no_float32_of_a_norm_is_kept() -> None:
     assert num_kept(7) == 0
 
 
-def test_dropout_in_a_tile_is_that_of_its_forward() -> None:
-    model = adapted_model(dropout=0.5)
+@pytest.mark.parametrize("peft_layers", [True, False])
+def test_dropout_in_a_tile_is_that_of_its_forward(peft_layers: bool) -> None:
+    model = adapted_model(dropout=0.5, peft_layers=peft_layers)
     mlp = model.get_decoder().layers[0].mlp
     x_BTD = torch.randn(2, 15, 32, dtype=torch.float64, requires_grad=True)
     weights = [x_BTD, *(p for p in mlp.parameters() if p.requires_grad)]
@@ -360,6 +386,20 @@ def test_dropout_in_a_tile_is_that_of_its_forward() -> None:
         out_BTD = mlp(x_BTD)
     assert all(gap([a], [b]) <= 1e-12 for a, b in zip(gradients(out_BTD), wanted, strict=True))
     assert "forward" not in mlp.__dict__
+
+
+def test_dropout_of_adapters_is_drawn_again_where_a_layer_runs_again() -> None:
+    def gradients(**less: bool) -> list[Tensor]:
+        model = adapted_model(dropout=0.3)
+        if less:
+            checkpoint_layers(model)
+        torch.manual_seed(2)
+        hidden_BTD = final_hidden(model, torch.arange(60).view(3, 20) % 40)
+        torch.manual_seed(9)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return [hidden_BTD, *torch.autograd.grad(hidden_BTD.cos().sum(), trained)]
+
+    assert gap(gradients(checkpoint=True), gradients()) <= 1e-12
 
 
 def test_many_tiles_in_bfloat16_are_summed_in_float32() -> None:

@@ -6,8 +6,8 @@
             hidden_BTD = final_hidden(model, ids_BT)
         hidden_BTD.backward(grad_BTD)
 
-No value and no gradient changes, except by rounding. Only training passes are affected: a layer is
-checkpointed in training mode alone, and scoring and sampling are in evaluation mode.
+No value and no gradient changes, except by rounding. A layer is checkpointed in training mode
+alone: scoring and sampling are in evaluation mode.
 
 Shapes: B rows, T length, D hidden size, n tokens of a tile.
 """

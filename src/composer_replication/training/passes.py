@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -146,7 +146,15 @@ def score_targets(
     layout of the run."""
     if models.layout == "tree":
         return _ask(models, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
-    return reference.predictors(rows, targets, max_tokens=models.settings.micro_tokens)
+    return _row_predictors(models, reference, rows, targets)
+
+
+@contextmanager
+def _scoring(models: TrainingModels, reference: Reference) -> Iterator[Any]:
+    """Around forwards of a model without a gradient: nothing is kept, and train.tile bounds what
+    one layer needs."""
+    with reference.scoring() as model, tiled(model, tile=models.settings.tile):
+        yield model
 
 
 @contextmanager
@@ -161,22 +169,29 @@ def _keeping_less(models: TrainingModels) -> Iterator[None]:
 # ---- rows ----
 
 
+def _row_predictors(
+    models: TrainingModels, reference: Reference, rows: Rows, targets: Targets
+) -> Tensor:
+    """The hidden states (N, D) that predict these tokens, by forwards of padded rows."""
+    with tiled(reference.model, tile=models.settings.tile):
+        return reference.predictors(rows, targets, max_tokens=models.settings.micro_tokens)
+
+
 def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
     """Padded rows: the student's, then the pairs'."""
     model, hidden, places = models.student.model, [], {}
-    limit = models.settings.micro_tokens
     hint_rows = [(batch.teacher, batch.hint_teacher)] if required.hint else []
     if required.hint and len(batch.wrong):
         hint_rows.append((batch.wrong, batch.hint_wrong))
     teachers = tuple(
-        teacher.predictors(rows, targets, max_tokens=limit)
+        _row_predictors(models, teacher, rows, targets)
         for rows, targets in hint_rows
         for teacher in models.teachers
     )
     reference_ND = None
     if required.reference:
         reference = models.references["preference"]
-        reference_ND = reference.predictors(batch.pair, batch.response, max_tokens=limit)
+        reference_ND = _row_predictors(models, reference, batch.pair, batch.response)
     for kind, ids_BT in (
         ("student", batch.student.ids_BT[: len(batch.student) * required.student]),
         ("pair", batch.pair.ids_BT[: required.sides]),
@@ -249,7 +264,7 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
 
         def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
             branches = forest.over([len(trunk) + row for row in part], cached=below)
-            with references["hint"].scoring() as live:
+            with _scoring(models, references["hint"]) as live:
                 branch_QD = hidden_QD[:0]
                 if branches.size:
                     branch_QD = tree_hidden(live, branches, cache=key_values)
@@ -294,7 +309,7 @@ def _ask(
             part: Sequence[int], reference: Reference = reference, rows: list[Row] = rows
         ) -> Iterator[tuple[Pass, Tensor]]:
             plan = Forest.grow([rows[row] for row in part]).over(range(len(part)))
-            with reference.scoring() as model:
+            with _scoring(models, reference) as model:
                 yield plan, tree_hidden(model, plan)
 
         predictors |= dict(
