@@ -1,0 +1,387 @@
+"""The memory model of training/memory_model.py beside measured peaks, and where its numbers come
+from.
+
+    python benchmarks/memory_model.py
+        ten settings, each in its own process: predicted and measured peak, about 5 minutes
+    python benchmarks/memory_model.py --only plain session --json build/memory_model.json
+    python benchmarks/memory_model.py --widths
+        what exists beside the kept states while a layer is walked back, over each width
+
+A measurement is a whole optimiser step as `train` takes it (training/step.py): forward, losses,
+backward of two sessions, AdamW; then a second step. The peak is the process's own (VmHWM) above its
+resident size before the model was made, with an allocator that gives freed memory back at once
+(MALLOC_MMAP_THRESHOLD_); so everything is in it, the temporaries of PyTorch's kernels too. The model
+has the widths of half a Qwen3-0.6B, 4 layers, random weights. Off CUDA train.offload moves nothing:
+there what would wait in host memory waits in a file.
+
+--widths: peaks of PyTorch's allocator at 2,560 and 3,072 tokens of two layers; their slope is what
+a token takes, and its differences over the widths are the summands of a token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+# For the benchmarks beside this file, even if this one is imported.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import numpy
+import torch
+from page import about, markdown
+from resident import resident_mib
+from step import NoTokenizer, make_data
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from composer_replication.core.config.root import Config
+from composer_replication.models.activations import checkpoint_layers, tiled
+from composer_replication.models.forward import final_hidden
+from composer_replication.models.model_shape import shape_of
+from composer_replication.tokens.example import TrainingExample
+from composer_replication.training import passes
+from composer_replication.training.memory_model import StepSize, memory_need
+from composer_replication.training.memory_terms import layer_bytes
+
+HALF = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}
+KEPT = {"checkpoint": "layers"}
+TILED = {**KEPT, "tile": 256}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One setting: what is trained on, and how."""
+
+    dtype: str = "float32"
+    rank: int = 0
+    train: dict[str, Any] = field(default_factory=dict)
+    sites: int = 0
+    pairs: int = 0
+    hint: dict[str, Any] = field(default_factory=dict)
+    length: int = 1536
+    vocab: int = 4096
+    layers: int = 4
+
+    @property
+    def config(self) -> Config:
+        """Settings as a run has them; a channel without data has no weight."""
+        channels = {
+            "lm_ce": {"weight": 1.0},
+            "hint": {"weight": 0.1, "teacher": "live", **self.hint} if self.sites else {"weight": 0.0},
+            "preference": {"weight": 0.1 if self.pairs else 0.0, "anchor": 0.0},
+        }
+        return Config.model_validate(
+            {
+                "student": {"dtype": self.dtype, "lora": {"rank": self.rank}},
+                "train": {**channels, "micro_tokens": self.length + 1024, "balance": "none", **self.train},
+            }
+        )
+
+
+LORA: dict[str, Any] = {"dtype": "bfloat16", "rank": 16}
+SESSION: dict[str, Any] = {"sites": 4, "pairs": 4}
+CASES: dict[str, Case] = {
+    "float32, all weights": Case(),
+    "  + checkpoint": Case(train=KEPT),
+    "  + tile": Case(train=TILED),
+    "bfloat16, all weights, checkpoint": Case(dtype="bfloat16", train=KEPT),
+    "bfloat16, LoRA": Case(**LORA),
+    "  + checkpoint, LoRA": Case(**LORA, train=KEPT),
+    "  + tile, LoRA": Case(**LORA, train=TILED),
+    "  + offload, LoRA": Case(**LORA, train={**TILED, "offload": True}),
+    "session of 4 sites and 4 pairs": Case(**SESSION),
+    "session, checkpoint, bfloat16, LoRA": Case(**SESSION, **LORA, train=KEPT),
+    "session, slow average, checkpoint": Case(**SESSION, train=KEPT, hint={"teacher": "ema"}),
+    "V = 49,152, 512 tokens, frozen teacher": Case(
+        sites=2, hint={"teacher": "frozen"}, vocab=49_152, length=512
+    ),
+}
+
+
+def make_model(case: Case, *, layers: int, vocab: int, **widths: int) -> Any:
+    """A Qwen3 of these widths, with adapters if the case has them."""
+    from composer_replication.models.load_student import _with_lora
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=vocab,
+        num_hidden_layers=layers,
+        max_position_embeddings=1 << 17,
+        tie_word_embeddings=True,
+        **{**HALF, "num_key_value_heads": 4, "head_dim": 128, **widths},
+    )
+    model = Qwen3ForCausalLM(config).to(getattr(torch, case.dtype))
+    return _with_lora(model, case.config.student, seed=0) if case.rank else model
+
+
+# ---- a whole step ----
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The peak of three steps, and what the model predicts for the same settings, in bytes."""
+    from accelerate import Accelerator
+
+    from composer_replication.models.load_student import Student
+    from composer_replication.training.inputs import StepInputs
+    from composer_replication.training.state import make_trainer
+    from composer_replication.training.step import train_step
+
+    torch.set_num_threads(1)
+    _warm_up()
+    session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
+    example = _with_spans(session)
+    size = StepSize.of([example], pairs)
+    gc.collect()
+    before = resident_mib("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", "ascii")
+    model = make_model(case, layers=case.layers, vocab=case.vocab)
+    student = Student(name="b", model=model, tokenizer=NoTokenizer(), lora=case.rank > 0)
+    trainer = make_trainer(case.config, student=student, accelerator=Accelerator(cpu=True))
+    if trainer.models.references.pop("preference", None):  # a run has scored the pairs before
+        pairs = [replace(p, reference=(-1.0,) * p.num_response_tokens) for p in pairs]
+    # a second session of the same size: its forward finds the gradients of the first one's
+    examples = [example, replace(example, id="e2", session_id="s2")]
+    pairs += [replace(pair, id=f"{pair.id}2", session_id="s2") for pair in pairs]
+    with _files_for_host_memory():
+        for step in (1, 2):
+            train_step(trainer, StepInputs(examples=examples, pairs=pairs), step=step)
+    peak = (resident_mib("VmHWM") - before) * (1 << 20)
+    shape = shape_of(model.config.to_dict())
+    need = memory_need(shape, case.config, size, device="cpu")
+    return {
+        "measured": peak,
+        "predicted": need.total,
+        "moment": need.moment,
+        "terms": need.terms,
+        "moments": {name: sum(moment.values()) for name, moment in need.moments.items()},
+    }
+
+
+def _warm_up() -> None:
+    """What the libraries take once, before the base is read."""
+    for case in (Case(length=64, vocab=64, layers=1), Case(**LORA, length=64, vocab=64, layers=1)):
+        model = make_model(case, layers=1, vocab=64, hidden_size=32, intermediate_size=64)
+        model.train()(input_ids=torch.zeros(1, 64, dtype=torch.long)).logits.sum().backward()
+        torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]).step()
+
+
+def _with_spans(example: TrainingExample) -> TrainingExample:
+    """The session with every token in lm_ce that no site claims."""
+    claimed = sorted(view.span for view in example.hints)
+    starts, ends = [8, *(b for _, b in claimed)], [*(a for a, _ in claimed), len(example.ids)]
+    spans = tuple((a, b) for a, b in zip(starts, ends, strict=True) if a < b)
+    return replace(example, actions=(), lm_spans=spans)
+
+
+@contextlib.contextmanager
+def _files_for_host_memory() -> Iterator[None]:
+    """train.offload into files: what a card has given away is not resident."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def put(tensor: Tensor) -> Any:
+            if tensor.nbytes < 1 << 16:
+                return tensor
+            path = Path(folder) / str(len(os.listdir(folder)))
+            tensor.detach().contiguous().view(torch.uint8).numpy().tofile(path)
+            return path, tensor.new_empty(0), tensor.shape
+
+        def get(kept: Any) -> Tensor:
+            if isinstance(kept, Tensor):
+                return kept
+            path, like, size = kept
+            numbers = torch.from_numpy(numpy.fromfile(path, dtype="uint8"))
+            return numbers.view(like.dtype).view(size)
+
+        def in_files(model: Any) -> Any:
+            return torch.autograd.graph.saved_tensors_hooks(put, get)
+
+        before, passes.in_host_memory = passes.in_host_memory, in_files
+        try:
+            yield
+        finally:
+            passes.in_host_memory = before
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Predicted and measured, and the error in per cent of what was measured."""
+    heads = ["setting", "predicted MB", "measured MB", "error", "the moment that needs the most"]
+    cells = [
+        [
+            line["case"].strip(),
+            f"{line['predicted'] / 1e6:.0f}",
+            f"{line['measured'] / 1e6:.0f}",
+            f"{100 * (line['predicted'] / line['measured'] - 1):+.1f} %",
+            line["moment"],
+        ]
+        if "problem" not in line
+        else [line["case"].strip(), line["problem"], "", "", ""]
+        for line in lines
+    ]
+    return markdown(heads, cells)
+
+
+# ---- one layer, over its widths ----
+
+
+class AllocatorPeak:
+    """The most bytes that PyTorch's allocator had given out inside a block, above its start."""
+
+    bytes = 0
+
+    def __enter__(self) -> AllocatorPeak:
+        self._profile = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        )
+        self._profile.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._profile.__exit__(*exc_info)
+        events = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+        live = 0
+        for _, change in sorted(changes, key=lambda pair: pair[0]):
+            live += change
+            self.bytes = max(self.bytes, live)
+
+
+def peak(case: Case, tokens: int, *, grad: bool = True, **widths: int) -> int:
+    """Of a forward, and of its backward, of a checkpointed or tiled decoder of two layers."""
+    model = make_model(case, layers=2, vocab=64, **widths)
+    settings = case.config.train
+    if settings.checkpoint == "layers":
+        checkpoint_layers(model)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+    ids_BT = torch.zeros(1, tokens, dtype=torch.long)
+    incoming_BTD = torch.ones(1, tokens, widths["hidden_size"], dtype=model.dtype)
+    model.train(grad)
+    with tiled(model, tile=settings.tile), AllocatorPeak() as found, torch.set_grad_enabled(grad):
+        hidden_BTD = final_hidden(model, ids_BT)
+        if grad:
+            hidden_BTD.backward(incoming_BTD)
+    return found.bytes
+
+
+WIDTHS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+REGIMES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    # hidden, inner, heads, kv heads, and how each is changed: where one moment is the widest
+    "feed-forward": ((64, 512, 2, 2), (8, 32, 2, -1)),
+    "norms": ((256, 64, 2, 1), (8, 32, 1, 1)),
+    "attention": ((32, 32, 24, 4), (8, 32, 4, 2)),
+    "attention, G = H": ((32, 32, 16, 16), (8, 32, 16, -8)),
+}
+HEAD_DIM = 32
+
+
+def widths_lines(only: list[str]) -> Iterator[str]:
+    """Per token and beside what is kept: bytes over each width, in each regime."""
+    lengths = (2560, 3072)
+    for name, numbers in (
+        ("float32, all weights", {}),
+        ("float32, LoRA", {"rank": 4}),
+        ("bfloat16, all weights", {"dtype": "bfloat16"}),
+        ("bfloat16, LoRA", {"dtype": "bfloat16", "rank": 4}),
+    ):
+        for mode, train in (("plain", {}), ("checkpoint", KEPT), ("tile", {**KEPT, "tile": 32}), ("no gradient", {})):
+            case = Case(**numbers, train=train)
+            if not any(part in f"{name}, {mode}" for part in only):
+                continue
+            for regime, (base, changes) in REGIMES.items():
+                if mode == "plain" and regime.startswith("attention"):
+                    continue  # the later layers have let go of theirs by then
+
+                def beside(values: tuple[int, ...], case: Case = case, mode: str = mode) -> float:
+                    widths = {**dict(zip(WIDTHS, values, strict=True)), "head_dim": HEAD_DIM}
+                    grad = mode != "no gradient"
+                    low, high = (peak(case, n, grad=grad, **widths) for n in lengths)
+                    return (high - low) / (lengths[1] - lengths[0]) - kept(case, values) * grad
+
+                found, slopes = beside(base), []
+                for at, change in enumerate(changes):
+                    moved = tuple(v + change * (i == at) for i, v in enumerate(base))
+                    width = change * (1 if at < 2 else HEAD_DIM)
+                    slopes.append((beside(moved) - found) / width)
+                units = [v * (1 if i < 2 else HEAD_DIM) for i, v in enumerate(base)]
+                rest = found - sum(s * w for s, w in zip(slopes, units, strict=True))
+                shown = " ".join(f"{s:8.2f} {w}" for s, w in zip(slopes, "DIqk", strict=True))
+                yield f"{name:22} {mode:12} {regime:17} {shown} {rest:8.0f}"
+
+
+def kept(case: Case, values: tuple[int, ...]) -> float:
+    """What the two layers keep for a token by the memory model."""
+    names = {"model_type": "qwen3", "num_hidden_layers": 2, "vocab_size": 64, "head_dim": HEAD_DIM}
+    shape = shape_of({**names, **dict(zip(WIDTHS, values, strict=True))})
+    state = 4 if case.dtype == "float32" else 2
+    train = case.config.train
+    of_layer = layer_bytes(shape, state=state, all_weights=not case.rank, tiled=train.tile > 0)
+    if train.checkpoint == "none":
+        return 2 * of_layer.total
+    return 2 * state * shape.hidden + of_layer.total
+
+
+# ---- the command ----
+
+
+def run(name: str) -> dict[str, Any]:
+    """`measure` in a fresh process."""
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "MALLOC_TRIM_THRESHOLD_": "65536",
+    }
+    process = subprocess.run(
+        [sys.executable, __file__, "--child", name],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    if process.returncode:
+        return {"case": name, "problem": f"failed: {process.stderr.strip().splitlines()[-1:]}"}
+    return {"case": name, **json.loads(process.stdout.splitlines()[-1])}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the options and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=[""], help="a part of a setting's name")
+    parser.add_argument("--widths", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    if options.child:
+        print(json.dumps(measure(CASES[options.child])))
+        return 0
+    if options.widths:
+        for line in widths_lines(options.only):
+            print(line, flush=True)
+        return 0
+    lines = []
+    for name in (name for name in CASES if any(part in name for part in options.only)):
+        lines.append(run(name))
+        print(json.dumps(lines[-1]), file=sys.stderr, flush=True)
+    written = {"about": about(sys.argv), "lines": lines}
+    if options.json:
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    print(table(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
