@@ -1,7 +1,7 @@
 """What a forward keeps in memory for its backward, and how to keep less of it.
 
     checkpoint_layers(model)             # once: each layer keeps its input, and runs again
-    with tiled(model, tile=2048):        # around a forward and its backward: feed-forward in tiles
+    with tiled(model, tile=2048):        # around a forward and its backward: a tile of tokens each
         with in_host_memory(model):      # layer inputs wait there until the backward
             hidden_BTD = final_hidden(model, ids_BT)
         hidden_BTD.backward(grad_BTD)
@@ -51,16 +51,18 @@ def checkpoint_layers(model: Any) -> None:
 
 @contextmanager
 def tiled(model: Any, *, tile: int) -> Iterator[None]:
-    """The model with feed-forwards that see at most `tile` tokens at a time; 0 = as they are.
+    """The model with feed-forwards and norms that see at most `tile` tokens at a time; 0 = as they
+    are.
 
-    Their inner states, the widest of a layer, then exist for one tile, in the forward and in the
-    backward. Run a forward and its backward inside: checkpointed layers run again there. Example:
-    with tiled(model, tile=2048): ...
+    Their inner states, the widest of a layer and those in float32, then exist for one tile, in the
+    forward and in the backward. Run a forward and its backward inside: checkpointed layers run
+    again there. Example: with tiled(model, tile=2048): ...
     """
-    blocks = _feed_forwards(model) if tile else []
+    blocks = [*_feed_forwards(model), *_norms(model)] if tile else []
+    numbers = tile * model.get_input_embeddings().weight.shape[1]
     previous = [block.__dict__.get("forward") for block in blocks]
     for block in blocks:
-        block.forward = _in_tiles(block, block.forward, tile=tile)
+        block.forward = _in_tiles(block, block.forward, numbers=numbers)
     try:
         yield
     finally:
@@ -117,14 +119,27 @@ def _feed_forwards(model: Any) -> list[nn.Module]:
     return [block for block in found if isinstance(block, nn.Module)]
 
 
-def _in_tiles(
-    block: nn.Module, forward: Callable[[Tensor], Tensor], *, tile: int
-) -> Callable[[Tensor], Tensor]:
-    """The forward of a feed-forward over at most `tile` tokens at a time."""
+def _norms(model: Any) -> list[nn.Module]:
+    """The norms that are computed in float32, operation by operation: of layers, queries and keys.
 
-    def run(x_BTD: Tensor) -> Tensor:
-        if x_BTD.shape[:-1].numel() <= tile:
-            return forward(x_BTD)
+    Those of torch keep their input alone.
+    """
+    return [
+        module
+        for module in decoder_of(model).modules()
+        if type(module).__name__.endswith("RMSNorm") and not isinstance(module, nn.RMSNorm)
+    ]
+
+
+def _in_tiles(
+    block: nn.Module, forward: Callable[..., Tensor], *, numbers: int
+) -> Callable[..., Tensor]:
+    """The forward of a block over at most so many numbers of its input at a time."""
+
+    def run(x_BTD: Tensor, *others: Any, **options: Any) -> Tensor:
+        tile = max(1, numbers // x_BTD.shape[-1])
+        if others or options or x_BTD.shape[:-1].numel() <= tile:
+            return forward(x_BTD, *others, **options)
         trained = [p for p in block.parameters() if p.requires_grad]
         if not (torch.is_grad_enabled() and (x_BTD.requires_grad or trained)):
             return _tile_by_tile(forward, x_BTD, tile)
@@ -199,7 +214,7 @@ class DrawnAgain:
 
 
 class _InTiles(torch.autograd.Function):
-    """A feed-forward whose tiles run in the forward without a graph, and again in the backward."""
+    """A block whose tiles run in the forward without a graph, and again in the backward."""
 
     @staticmethod
     def forward(

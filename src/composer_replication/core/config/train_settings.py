@@ -178,9 +178,9 @@ class TrainSettings(Settings):
     only its input for the backward and runs again there. Same losses and gradients; 1.2 to 1.4 x
     the time for .5 to .65 x the memory of a step with 3 or 4 layers, and less with more layers."""
     tile: int = Field(default=0, ge=0)
-    """Tokens of a feed-forward that are computed at a time, beside checkpoint = "layers"; its inner
-    states exist for one tile. 0 = all at once. Same losses and gradients; about .7 x the memory of
-    checkpoint alone, 1.05 x the time."""
+    """Tokens of a feed-forward and of norms that are computed at a time, beside checkpoint =
+    "layers"; their inner states exist for one tile. 0 = all at once. Same losses and gradients;
+    about .7 x the memory of checkpoint alone, 1.05 x the time."""
     offload: bool = False
     """The layers' inputs wait in host memory for the backward; needs checkpoint = "layers". Same
     losses and gradients; on the card the inputs of one layer remain, in place of those of all."""
