@@ -8,13 +8,15 @@ from.
         what exists beside the kept states while a layer is walked back, over each width
 
 A measurement is a whole optimiser step as `train` takes it (training/step.py): forward, losses,
-backward of two sessions, AdamW; then a second step. The peak is the process's own (VmHWM) above its
-resident size before the model was made, with an allocator that gives freed memory back at once
-(MALLOC_MMAP_THRESHOLD_); so everything is in it, the temporaries of PyTorch's kernels too. The model
+backward of two sessions, AdamW. "Measured" is what lives between steps and the peak of what
+PyTorch's allocator gives out during the third: the same count that CUDA's allocator keeps as
+max_memory_allocated. "Process" is VmHWM of the second step above the resident size before the model
+was made, with freed memory given back at once (MALLOC_MMAP_THRESHOLD_): it holds the scratch of
+this CPU's bfloat16 products too, which PyTorch does not count and a GPU does not need. The model
 has the widths of half a Qwen3-0.6B, 4 layers, random weights. Off CUDA train.offload moves nothing:
 there what would wait in host memory waits in a file.
 
---widths: peaks of PyTorch's allocator at 2,560 and 3,072 tokens of two layers; their slope is what
+--widths: peaks of PyTorch's allocator at 1,024 and 1,152 tokens of two layers; their slope is what
 a token takes, and its differences over the widths are the summands of a token.
 """
 
@@ -47,12 +49,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.config.root import Config
 from composer_replication.models.activations import checkpoint_layers, tiled
+from composer_replication.models import lora_linear
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.model_shape import shape_of
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import passes
 from composer_replication.training.memory_model import StepSize, memory_need
 from composer_replication.training.memory_terms import layer_bytes
+from composer_replication.training.state import Trainer
 
 HALF = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}
 KEPT = {"checkpoint": "layers"}
@@ -156,16 +160,28 @@ def measure(case: Case) -> dict[str, Any]:
     with _files_for_host_memory():
         for step in (1, 2):
             train_step(trainer, StepInputs(examples=examples, pairs=pairs), step=step)
-    peak = (resident_mib("VmHWM") - before) * (1 << 20)
+        process = (resident_mib("VmHWM") - before) * (1 << 20)
+        with AllocatorPeak() as found:
+            train_step(trainer, StepInputs(examples=examples, pairs=pairs), step=3)
     shape = shape_of(model.config.to_dict())
     need = memory_need(shape, case.config, size, device="cpu")
     return {
-        "measured": peak,
+        "measured": held_bytes(trainer) + found.bytes,
+        "process": process,
         "predicted": need.total,
         "moment": need.moment,
         "terms": need.terms,
         "moments": {name: sum(moment.values()) for name, moment in need.moments.items()},
     }
+
+
+def held_bytes(trainer: Trainer) -> int:
+    """What is there between steps: weights, copies and the optimiser's states, each once."""
+    models = [trainer.models.student, *trainer.models.references.values()]
+    tensors = [t for m in models for t in (*m.model.parameters(), *m.model.buffers())]
+    for slots in trainer.optimiser.state.values():
+        tensors += [t for t in slots.values() if isinstance(t, Tensor)]
+    return sum({t.data_ptr(): t.nbytes for t in tensors}.values())
 
 
 def _warm_up() -> None:
@@ -215,17 +231,18 @@ def _files_for_host_memory() -> Iterator[None]:
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Predicted and measured, and the error in per cent of what was measured."""
-    heads = ["setting", "predicted MB", "measured MB", "error", "the moment that needs the most"]
+    heads = ["setting", "predicted MB", "measured MB", "error", "process MB", "widest moment"]
     cells = [
         [
             line["case"].strip(),
             f"{line['predicted'] / 1e6:.0f}",
             f"{line['measured'] / 1e6:.0f}",
             f"{100 * (line['predicted'] / line['measured'] - 1):+.1f} %",
+            f"{line['process'] / 1e6:.0f}",
             line["moment"],
         ]
         if "problem" not in line
-        else [line["case"].strip(), line["problem"], "", "", ""]
+        else [line["case"].strip(), line["problem"], "", "", "", ""]
         for line in lines
     ]
     return markdown(heads, cells)
@@ -257,7 +274,23 @@ class AllocatorPeak:
 
 
 def peak(case: Case, tokens: int, *, grad: bool = True, **widths: int) -> int:
-    """Of a forward, and of its backward, of a checkpointed or tiled decoder of two layers."""
+    """Of a forward, and of its backward, of a checkpointed or tiled decoder of two layers.
+
+    In a fork: a profile's events are never given back.
+    """
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writer, str(_peak(case, tokens, grad=grad, **widths)).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as found:
+        text = found.read()
+    os.waitpid(child, 0)
+    return int(text)
+
+
+def _peak(case: Case, tokens: int, *, grad: bool, **widths: int) -> int:
+    torch.set_num_threads(1)
     model = make_model(case, layers=2, vocab=64, **widths)
     settings = case.config.train
     if settings.checkpoint == "layers":
@@ -286,22 +319,22 @@ REGIMES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 HEAD_DIM = 32
 
 
-def widths_lines(only: list[str]) -> Iterator[str]:
+def widths_lines(only: list[str], *, first: int) -> Iterator[str]:
     """Per token and beside what is kept: bytes over each width, in each regime."""
-    lengths = (2560, 3072)
+    lengths = (first, first + 128)
     for name, numbers in (
         ("float32, all weights", {}),
         ("float32, LoRA", {"rank": 4}),
         ("bfloat16, all weights", {"dtype": "bfloat16"}),
         ("bfloat16, LoRA", {"dtype": "bfloat16", "rank": 4}),
     ):
-        for mode, train in (("plain", {}), ("checkpoint", KEPT), ("tile", {**KEPT, "tile": 32}), ("no gradient", {})):
+        for mode, train in (("plain", {}), ("checkpoint", KEPT), ("tile", {**KEPT, "tile": 128}), ("no gradient", {})):
             case = Case(**numbers, train=train)
-            if not any(part in f"{name}, {mode}" for part in only):
-                continue
             for regime, (base, changes) in REGIMES.items():
                 if mode == "plain" and regime.startswith("attention"):
                     continue  # the later layers have let go of theirs by then
+                if not any(part in f"{name}, {mode}, {regime}" for part in only):
+                    continue
 
                 def beside(values: tuple[int, ...], case: Case = case, mode: str = mode) -> float:
                     widths = {**dict(zip(WIDTHS, values, strict=True)), "head_dim": HEAD_DIM}
@@ -361,6 +394,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="+", default=[""], help="a part of a setting's name")
     parser.add_argument("--widths", action="store_true")
+    parser.add_argument("--first", type=int, default=1024, help="tokens of --widths; 128 more")
+    parser.add_argument("--part", type=int, default=256, help="tokens that adapters cast at a time")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -369,7 +404,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(measure(CASES[options.child])))
         return 0
     if options.widths:
-        for line in widths_lines(options.only):
+        lora_linear._TOKENS = options.part
+        for line in widths_lines(options.only, first=options.first):
             print(line, flush=True)
         return 0
     lines = []

@@ -19,20 +19,20 @@ Widths of a token: D hidden, b bytes of a hidden state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from composer_replication.core.config.root import Config
 from composer_replication.losses.chunk_size import BUFFERS, chunk_rows
 from composer_replication.models.model_shape import ModelShape
-from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.memory_terms import (
     FLOAT32,
+    PART,
     at_the_start,
     in_a_layer,
     layer_bytes,
+    part_bytes,
     scoring_bytes,
     tile_bytes,
 )
@@ -48,9 +48,10 @@ MIB = 1 << 20
 class StepSize:
     """Tokens of the largest forward of a step.
 
-    `tokens` get a gradient; of them `lm`, `hinted`, `sides` and `actions` enter a loss; a hint's
-    branch adds `hint_tokens` and sees `below_hints` of the tokens; `copied_keys` is how many keys
-    branches copy without FlexAttention.
+    `tokens` get a gradient; of them `lm`, `hinted`, `sides` and `actions` enter a loss; the hints'
+    branches add `hint_tokens` and see `below_hints` of the tokens; `copied_keys` is how many keys
+    branches with a gradient copy in each layer without FlexAttention.
+    training/largest_forward.py counts them for given examples and pairs.
     """
 
     tokens: int
@@ -74,34 +75,6 @@ class StepSize:
             hint_tokens=2 * message,
             below_hints=tokens,
         )
-
-    @classmethod
-    def of(cls, examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> Self:
-        """The size of one forward over these, in layout tree, if no pair shares more than its
-        prefix."""
-        views = [(e, view) for e in examples for view in e.hints]
-        sides = sum(len(p.chosen_ids) for p in pairs)
-        branches = [len(p.prefix_ids) + len(p.chosen_ids) for p in pairs]
-        rejected = [p for p in pairs if not _is_in(p, examples)]
-        branches += [len(p.prefix_ids) + len(p.rejected_ids) for p in rejected]
-        return cls(
-            tokens=sum(len(e.ids) for e in examples)
-            + sides
-            + sum(len(p.rejected_ids) for p in rejected),
-            lm=sum(b - a for e in examples for a, b in e.lm_spans),
-            hinted=sum(len(view.target_ids) for _, view in views),
-            sides=sides + sum(len(p.rejected_ids) for p in pairs),
-            actions=sum(b - a for e in examples for a, b in (s.span for s in e.actions)),
-            hint_tokens=sum(len(v.hint_ids) + len(v.target_ids) for _, v in views),
-            below_hints=sum(max((v.span[0] for v in e.hints), default=0) for e in examples),
-            copied_keys=sum(branches),
-        )
-
-
-def _is_in(pair: PreferencePair, examples: Sequence[TrainingExample]) -> bool:
-    """Whether the rejected side is an example's own message."""
-    row = pair.prefix_ids + pair.rejected_ids
-    return any(e.session_id == pair.session_id and e.ids[: len(row)] == row for e in examples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,15 +260,15 @@ class _Step:
     @property
     def losses_kept(self) -> dict[str, int]:
         """Loss tokens of each channel that is on."""
-        weights = channel_weights(self.model.config.train)
-        size, preference = self.size, self.model.config.train.preference
+        size, train = self.size, self.model.config.train
+        sides = size.sides if train.preference.both_sides else size.sides // 2
         tokens = {
-            "lm_ce": size.lm,
-            "hint": size.hinted,
-            "policy": size.actions,
-            "preference": size.sides if preference.both_sides else size.sides // 2,
+            "lm_ce": size.lm * (train.lm_ce.weight > 0),
+            "hint": size.hinted * (train.hint.weight > 0),
+            "policy": size.actions * (train.policy.weight > 0),
+            "preference": sides * (train.preference.weight > 0),
         }
-        return {name: n for name, n in tokens.items() if n and weights[name]}  # type: ignore[index]
+        return {name: n for name, n in tokens.items() if n}
 
     def leaves(self, per_token: float) -> float:
         """So many bytes for every number of the loss tokens' hidden states."""
@@ -315,7 +288,7 @@ class _Step:
             held_tokens = held * size.below_hints + size.below_hints + read
             moment["keys and values for the hints"] = float(per_token * held_tokens)
         if model.other_teacher:
-            read = min(size.below_hints + read, model.config.train.micro_tokens)
+            read += size.below_hints
         scoring = scoring_bytes(self.shape, state=model.state) * read
         return moment | {"teacher's forward": scoring + self.mask}
 
@@ -381,7 +354,9 @@ class _Step:
         model, tokens, options = self.model, self.size.tokens, self.options
         train = model.config.train
         moments = in_a_layer(self.shape, **options, tiled=self.tiles > 0)
-        widest = max(moments.values()) * tokens
+        part = part_bytes(self.shape, **options) * min(tokens, PART) * (not self.tiles)
+        of_feed_forward = moments["feed-forward"] * tokens + part
+        widest = max(*(value * tokens for value in moments.values()), of_feed_forward)
         if train.checkpoint == "none":  # it is among those that all keep
             kept = layer_bytes(self.shape, **options, tiled=self.tiles > 0)
             widest -= kept.total * tokens

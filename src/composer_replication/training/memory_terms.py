@@ -66,7 +66,7 @@ def layer_bytes(
     (models/lora_linear.py); attention its rotated q and k, v, the output, which the last
     projection shares, and a logarithm per head; the feed-forward gate, up, the activation and
     their product. In tiles a feed-forward and a norm keep their inputs alone. Example: of a token
-    of Qwen3-4B in bfloat16 under LoRA layer_bytes(...).total == 150_160.
+    of Qwen3-4B in bfloat16 under LoRA layer_bytes(...).total == 149_800.
     """
 
     def norm(width: int, roots: int = 1) -> int:
@@ -80,44 +80,75 @@ def layer_bytes(
         attention += norm(shape.query, shape.heads) + norm(shape.key, shape.kv_heads)
     attention += 2 * state * (shape.query + shape.key) + FLOAT32 * shape.heads
     attention += 2 * state * shape.hidden
+    if tiled and shape.family == "gemma3_text":  # its heads lie one after another: the output is
+        attention += state * shape.query  # copied for the last projection
     feed_forward = 0 if tiled else 4 * state * shape.intermediate
     return LayerBytes(attention=attention, feed_forward=feed_forward)
 
 
-_BESIDE: Mapping[tuple[int, bool], Mapping[Moment | Literal["start"], Widths]] = {
+_START: Mapping[tuple[int, bool], float] = {
+    (4, True): 28,
+    (4, False): 24,
+    (2, True): 26,
+    (2, False): 22,
+}
+"""By the bytes of a hidden state and whether all weights are trained: bytes over D when the
+backward starts, at the final norm, beside what the layers keep."""
+
+_BESIDE: Mapping[tuple[int, bool], Mapping[Moment, Widths]] = {
     (4, True): {
-        "start": Widths(28, 0, 0, 0),
         "feed-forward": Widths(8, 8, 0, 0),
         "norms": Widths(12, 4, 0, 0),
         "attention": Widths(-8, 0, 8, 8),
     },
     (4, False): {
-        "start": Widths(24, 0, 0, 0),
         "feed-forward": Widths(8, 8, 0, 0),
         "norms": Widths(16, 8, 0, 0),
         "attention": Widths(-4, 0, 8, 8),
     },
     (2, True): {
-        "start": Widths(26, 0, 0, 0),
         "feed-forward": Widths(4, 4, 0, 0),
         "norms": Widths(20, 0, 0, 0),
         "attention": Widths(-2, 0, 13.75, -10.125),
     },
     (2, False): {
-        "start": Widths(22, 0, 0, 0),
-        "feed-forward": Widths(10, 12, 0, 0),
+        "feed-forward": Widths(-6, 4, 0, 0),
         "norms": Widths(22, 0, 0, 0),
         "attention": Widths(0, 0, 15.75, -8.125),
     },
 }
-"""By the bytes of a hidden state and whether all weights are trained: what exists for a token
-beside the kept states when the backward starts (at the final norm), and at three moments of a
-layer, at the latter two beside what its attention part keeps alone."""
+"""What exists for a token at three moments of a layer's backward, beside what the layer keeps; at
+the latter two the feed-forward's inner states are gone."""
+
+_BESIDE_TILED: Mapping[tuple[int, bool], Mapping[Moment, Widths]] = {
+    (4, True): {
+        "feed-forward": Widths(8, 0, 0, 0),
+        "attention": Widths(-4, 0, 8, 8),
+    },
+    (4, False): {
+        "feed-forward": Widths(8, 0, 0, 0),
+        "attention": Widths(-4, 0, 8, 8),
+    },
+    (2, True): {
+        "feed-forward": Widths(4, 0, 0, 0),
+        "attention": Widths(-2, 0, 4, 4),
+    },
+    (2, False): {
+        "feed-forward": Widths(4, 0, 0, 0),
+        "attention": Widths(-2, 0, 4, 4),
+    },
+}
+"""The same with train.tile: norms and feed-forwards have no moment of their own but their edges."""
+
+PART = 2048
+"""Tokens that an adapter casts to float32 at a time (models/lora_linear.py)."""
+_OF_A_PART = Widths(16, 8, 0, 0)
+"""What exists for a token of such a part, beside `_BESIDE`, where the states are not float32."""
 
 
 def at_the_start(shape: ModelShape, *, state: int, all_weights: bool) -> float:
     """Bytes for a token at the start of the backward: the final norm and its gradients."""
-    return _BESIDE[state, all_weights]["start"].bytes(shape)
+    return _START[state, all_weights] * shape.hidden
 
 
 def in_a_layer(
@@ -125,34 +156,39 @@ def in_a_layer(
 ) -> dict[Moment, float]:
     """Bytes for a token at each moment of one layer's backward, all that it keeps included.
 
-    Example: with tile the feed-forward's inner states are in no moment: they exist for one tile
+    Example: with tiles the feed-forward's inner states are in no moment: they exist for one tile
     (`tile_bytes`).
     """
     kept = layer_bytes(shape, state=state, all_weights=all_weights, tiled=tiled)
-    beside = _BESIDE[state, all_weights]
-    feed_forward = beside["feed-forward"]
-    if tiled:
-        feed_forward = feed_forward._replace(inner=0)
-    moments: dict[Moment, float] = {
-        "feed-forward": kept.total + feed_forward.bytes(shape),
-        "attention": kept.attention + beside["attention"].bytes(shape),
+    beside = (_BESIDE_TILED if tiled else _BESIDE)[state, all_weights]
+    return {
+        moment: widths.bytes(shape)
+        + (kept.total if moment == "feed-forward" else kept.attention)
+        for moment, widths in beside.items()
     }
-    moments["norms"] = kept.attention + beside["norms"].bytes(shape)
-    return moments
+
+
+def part_bytes(shape: ModelShape, *, state: int, all_weights: bool) -> float:
+    """Bytes for a token of the part whose adapters are computed in float32; 0 without a cast."""
+    return 0.0 if all_weights or state == FLOAT32 else _OF_A_PART.bytes(shape)
 
 
 def tile_bytes(shape: ModelShape, *, state: int, all_weights: bool, tokens: int) -> float:
     """Bytes of a tile of so many tokens while it is walked back: its inner states, and with all
     weights the sums of their gradients in float32 beside those of the tile."""
     inner = (4 * state + _BESIDE[state, all_weights]["feed-forward"].inner) * shape.intermediate
+    inner += part_bytes(shape, state=state, all_weights=all_weights)
     matrices = 3 * shape.hidden * shape.intermediate * (FLOAT32 + state)
     return tokens * inner + matrices * all_weights
 
 
-_SCORING = {4: Widths(12, 12, 0, 0), 2: Widths(6, 6, 0, 0)}
+_SCORING: Mapping[int, tuple[Widths, ...]] = {
+    4: (Widths(16, 12, 0, 0), Widths(12, 0, 16, 8), Widths(12, 0, 12, 16)),
+    2: (Widths(8, 6, 0, 0), Widths(14, 0, 0, 0), Widths(6, 0, 10.25, 0), Widths(6, 0, 6.5, 7.5)),
+}
+"""What exists for a token of a forward without a gradient, at its widest moments."""
 
 
 def scoring_bytes(shape: ModelShape, *, state: int) -> float:
-    """Bytes for a token of a forward without a gradient: the hidden states and the widest moment of
-    a layer."""
-    return _SCORING[state].bytes(shape)
+    """Bytes for a token of a forward without a gradient, at the widest moment of a layer."""
+    return max(widths.bytes(shape) for widths in _SCORING[state])
