@@ -54,7 +54,8 @@ from composer_replication.models.forward import final_hidden
 from composer_replication.models.model_shape import shape_of
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import passes
-from composer_replication.training.memory_model import StepSize, memory_need
+from composer_replication.training.largest_forward import step_size
+from composer_replication.training.memory_model import memory_need
 from composer_replication.training.memory_terms import layer_bytes
 from composer_replication.training.state import Trainer
 
@@ -145,7 +146,7 @@ def measure(case: Case) -> dict[str, Any]:
     _warm_up()
     session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
     example = _with_spans(session)
-    size = StepSize.of([example], pairs)
+    size = step_size([example], pairs)
     gc.collect()
     before = resident_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", "ascii")
