@@ -40,9 +40,15 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/peers/test_transformers_serve_teacher.py",
     ),
     "minilm": ("tests/peers/test_minilm.py",),
+    "bitsandbytes": ("tests/peers/test_bitsandbytes.py",),
 }
-"""The tests of each peer. In the JUnit file, a test of Liger has "liger" among its parameters, and
-a test of a server has the server's file in its class name."""
+"""The tests of each peer. In the JUnit file, a test of Liger has "liger" among its parameters."""
+_FILES = {
+    "serve": "test_transformers_serve",
+    "minilm": "test_minilm",
+    "bitsandbytes": "test_bitsandbytes",
+}
+"""How the names of the files of some peers' tests begin."""
 
 
 def python_in(folder: Path) -> Path:
@@ -123,12 +129,9 @@ def closing_lines(junit: Path) -> list[str]:
     ran, reasons = dict.fromkeys(TESTS, 0), {name: set[str]() for name in TESTS}
     for case in ET.parse(junit).iter("testcase"):
         file, name = case.get("classname", ""), case.get("name", "")
-        served, embedded = (
-            file.startswith(f"tests.peers.test_{which}")
-            for which in ("transformers_serve", "minilm")
-        )
-        peer = (
-            "serve" if served else "minilm" if embedded else "liger" if "liger" in name else "trl"
+        peer = next(
+            (peer for peer, start in _FILES.items() if file.startswith(f"tests.peers.{start}")),
+            "liger" if "liger" in name else "trl",
         )
         skipped = case.find("skipped")
         if skipped is None:

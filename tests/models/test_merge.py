@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import peft
@@ -111,3 +112,17 @@ def test_the_last_bits_are_turned_back() -> None:
             step = (weight - old)[changed].abs() / old[changed].abs()
             assert step.max() <= torch.finfo(weight.dtype).eps
     assert all(map(torch.equal, weights, before))
+
+
+def test_a_base_in_4_bits_is_de_quantised_first() -> None:
+    """A stand-in for its layers: codes in the weight's place until the model is de-quantised."""
+    student = adapted()
+    base = student.model.get_base_model()
+    layer = base.model.layers[0].mlp.down_proj.base_layer
+    codes: Any = layer.weight
+    codes.quant_state = SimpleNamespace(shape=codes.shape)
+    weights = torch.nn.Parameter(codes.detach() + 1e-9, requires_grad=False)
+    base.dequantize = lambda: setattr(layer, "weight", weights)
+    merged = merge_adapters(student, texts=TEXTS)
+    assert merged.dequantised and merged.model.model.layers[0].mlp.down_proj.weight is weights
+    assert not merge_adapters(adapted(), texts=TEXTS).dequantised

@@ -106,6 +106,11 @@ def _merge_notes(merged: Merged, otherwise: str) -> list[str]:
         f" {merged.max_kl:.2g}); rounding explains {merged.rounding_kl:.2g}, and the adapter"
         f" itself moves it by {merged.adapter_kl:.2g}"
     ]
+    if merged.dequantised:
+        notes.append(
+            "the base was stored in 4 bits: the adapter is merged into the weights that it was"
+            " trained on, de-quantised, not into the original ones"
+        )
     if merged.adapter_kl < 2 * merged.mean_kl:
         notes.append(
             "what the adapter learnt is not clearly larger than the rounding of the merged weights:"

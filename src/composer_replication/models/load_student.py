@@ -27,6 +27,7 @@ from composer_replication.models.forward import check_projection
 from composer_replication.models.gguf_file import load_gguf
 from composer_replication.models.load_adapter import load_adapter
 from composer_replication.models.model_files import check_path, model_kind, tokens_without_a_row
+from composer_replication.models.quantised_base import keep_packing, num_weights, quantisation
 from composer_replication.models.tiny import make_tiny
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -53,7 +54,7 @@ class Student:
     @property
     def num_parameters(self) -> int:
         """The number of all weights, adapters included."""
-        return sum(p.numel() for p in self.model.parameters())
+        return sum(num_weights(p) for p in self.model.parameters())
 
     @property
     def num_trainable(self) -> int:
@@ -80,11 +81,13 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
     """
     settings = with_adapter(settings)
     is_adapter = model_kind(settings.model) == "adapter"
+    options = quantisation(settings, base_model(settings))
     model = (
         make_tiny(tokenizer, seed=seed).to(DTYPES[settings.dtype])
         if settings.model == TINY
-        else _from_pretrained(base_model(settings), settings)
+        else _from_pretrained(base_model(settings), settings, **options)
     )
+    keep_packing(model)
     rows = model.get_input_embeddings().weight.shape[0]
     if surplus := tokens_without_a_row(tokenizer, rows):
         raise ConfigError(
@@ -105,7 +108,7 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
     )
 
 
-def _from_pretrained(name: str, settings: StudentSettings) -> Any:
+def _from_pretrained(name: str, settings: StudentSettings, **options: Any) -> Any:
     """The model of a folder, hub name or GGUF file; `settings` say what it is for."""
     transformers = need("transformers", extra="train")
     transformers.utils.logging.disable_progress_bar()  # a library must not draw on the terminal
@@ -115,7 +118,8 @@ def _from_pretrained(name: str, settings: StudentSettings) -> Any:
     try:
         if model_kind(name) == "gguf":
             return load_gguf(Path(name), dtype=dtype)
-        return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **NO_CODE)
+        options = {"dtype": dtype, **NO_CODE, **options}
+        return transformers.AutoModelForCausalLM.from_pretrained(name, **options)
     except ConfigError:
         raise
     except (OSError, ValueError, RuntimeError) as error:

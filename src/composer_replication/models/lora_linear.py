@@ -71,7 +71,11 @@ def _kind_of(kind: type) -> type | None:
     if kind is Linear:
         return LoraLinear
     if kind.__module__ == "peft.tuners.lora.bnb" and kind.__name__ == "Linear4bit":
-        fields = {"rounds_the_update": True, "__doc__": "peft's layer over 4-bit weights."}
+        fields = {
+            "__doc__": "peft's layer over 4-bit weights.",
+            "__module__": __name__,
+            "rounds_the_update": True,
+        }
         return type("LoraLinear4bit", (_KeepsItsInput, kind), fields)
     return None
 

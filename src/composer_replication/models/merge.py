@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.models.load_student import Student
+from composer_replication.models.quantised_base import dequantise, is_quantised
 
 MAX_ROUNDINGS = 3.0
 """The largest mean KL of a merge, in multiples of what rounding explains; more means a failed
@@ -42,7 +43,7 @@ class Merged:
     `num_merged` counts the weights that absorbed an adapter. The KLs are those of the unmerged
     student to another model at `num_tokens` tokens of text, in nats per token: to the merged one
     (`mean_kl`, `max_kl`), to itself without its adapters (`adapter_kl`: what was learnt).
-    `rounding_kl` is the mean that rounding explains.
+    `rounding_kl` is the mean that rounding explains. `dequantised`: the base was stored in 4 bits.
     """
 
     model: Any
@@ -52,6 +53,7 @@ class Merged:
     max_kl: float
     rounding_kl: float
     adapter_kl: float
+    dequantised: bool = False
 
 
 def merge_adapters(
@@ -59,13 +61,15 @@ def merge_adapters(
 ) -> Merged:
     """The student as a plain model with its adapters merged; consumes the student's own model.
 
-    `texts` are ids of text that the student is meant for. Raises ConfigError for adapters that are
-    not W + s B A (DoRA, a bias, quantised weights), and if the merged model differs on the texts by
-    more than rounding explains; `otherwise` is what the error advises.
+    `texts` are ids of text that the student is meant for. A base in 4 bits is de-quantised first.
+    Raises ConfigError for adapters that are not W + s B A (DoRA, a bias), and if the merged model
+    differs on the texts by more than rounding explains; `otherwise` is what the error advises.
     """
     model = student.model
     before_NV = _logits(model, texts)
     adapter_N = _kl(before_NV, _logits(model, texts, adapters=False))
+    if was_quantised := is_quantised(model):
+        dequantise(model)
     layers = [
         (name, module)
         for name, module in model.named_modules()
@@ -96,6 +100,7 @@ def merge_adapters(
         max_kl=float(merge_N.max()),
         rounding_kl=rounding,
         adapter_kl=float(adapter_N.mean()),
+        dequantised=was_quantised,
     )
 
 

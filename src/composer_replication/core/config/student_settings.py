@@ -41,4 +41,8 @@ class StudentSettings(Settings):
     template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights."""
+    load_in_4bit: bool = False
+    """QLoRA: the base's linear layers are stored in 4 bits (NF4), a quarter of bfloat16, and
+    adapters are trained on them; needs lora.rank and the extra `qlora` (bitsandbytes). `export`
+    merges the adapters into the weights as the 4-bit layers compute with them."""
     lora: LoraSettings = LoraSettings()
