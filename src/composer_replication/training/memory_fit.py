@@ -47,7 +47,12 @@ class Card:
 
 
 def longest_window(
-    shape: ModelShape, config: Config, card: Card, *, context: int | None = None
+    shape: ModelShape,
+    config: Config,
+    card: Card,
+    *,
+    context: int | None = None,
+    ranks: int = 1,
 ) -> int:
     """Tokens of the longest session that fits in one forward, every token of it trained and a hint
     at its end; 0 if not even a short one does. `context` is the most that the model reads.
@@ -57,7 +62,8 @@ def longest_window(
 
     def fits(tokens: int) -> bool:
         size = StepSize.whole(tokens)
-        return memory_need(shape, config, size, device=card.device).total <= card.usable
+        need = memory_need(shape, config, size, device=card.device, ranks=ranks)
+        return need.total <= card.usable
 
     low, high = 0, min(context or _LONGEST, _LONGEST)
     if fits(high):
@@ -108,3 +114,38 @@ def changes(
         config = change(config, **values)
         window = longest_window(shape, config, card, context=context)
         yield Change(setting=setting, window=window, config=config)
+
+
+def disk_bytes(shape: ModelShape, config: Config) -> dict[str, float]:
+    """What a run writes and reads on the disk: the model as it is published, in bfloat16, and the
+    checkpoints, of which one more is being written.
+
+    Example: disk_bytes(QWEN3["4B"], config)["model"] == 2 * 4_022_468_096
+    """
+    held = memory_need(shape, config, StepSize(tokens=1)).held
+    of_base = held["weights"] if not config.student.lora.rank else held["gradients"]
+    checkpoint = of_base + held["optimiser"] + held["slow average"]
+    return {
+        "model": 2.0 * shape.num_parameters,
+        "checkpoints": (config.train.keep_checkpoints + 1) * checkpoint,
+    }
+
+
+def work(shape: ModelShape, config: Config, tokens: int) -> float:
+    """Floating-point operations for a token of a window of so many: products alone.
+
+    Counted: 2 for each weight in a forward, once more if layers run again, 2 for the gradient of
+    its input and 2 for its own if it is trained; attention half of every window on average; a
+    teacher of other weights reads the window once.
+    """
+    again = config.train.checkpoint == "layers"
+    trained = not config.student.lora.rank
+    hint = config.train.hint
+    reads = hint.weight > 0 and hint.teacher != "live"
+    attention = 2.0 * shape.layers * shape.query * tokens
+    forwards = 1 + again + reads
+    return (
+        2.0 * shape.matrix_parameters * (forwards + 1 + trained)
+        + 2.0 * shape.vocab * shape.hidden * (2 + trained)
+        + attention * (forwards + 2.5)
+    )

@@ -39,6 +39,10 @@ from composer_replication.training.memory_terms import (
 
 Device = Literal["cpu", "cuda"]
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Of a weight in 4 bits: itself, the 8-bit scale of 64, and the float32 scale of 256 of these."""
+STATE_8BIT_BYTES = 2 + 2 * 4 / 256
+"""Of a trained weight: two averages in 8 bits, and two float32 scales of 256 numbers."""
 BLOCK_PAIR_BYTES = 100
 """Of a block mask, for each pair of blocks of 128 tokens: 26 MB were measured at 65,536 tokens."""
 MIB = 1 << 20
@@ -104,13 +108,19 @@ class MemoryNeed:
 
 
 def memory_need(
-    shape: ModelShape, config: Config, size: StepSize, *, device: Device = "cuda"
+    shape: ModelShape,
+    config: Config,
+    size: StepSize,
+    *,
+    device: Device = "cuda",
+    ranks: int = 1,
 ) -> MemoryNeed:
-    """What a step of this size takes with these settings.
+    """What a step of this size takes with these settings on one of `ranks` cards; with train.fsdp
+    they share what is held.
 
     Example: memory_need(QWEN3["4B"], config, StepSize.whole(4096)).total / 1e9
     """
-    model = _Model(shape, config, device=device)
+    model = _Model(shape, config, device=device, ranks=ranks)
     step = _Step(model, size)
     moments = {
         "a teacher reads": step.reading(),
@@ -129,6 +139,7 @@ class _Model:
     shape: ModelShape
     config: Config
     device: Device = field(kw_only=True)
+    ranks: int = field(kw_only=True)
 
     @property
     def state(self) -> int:
@@ -145,7 +156,14 @@ class _Model:
 
     @property
     def weights(self) -> float:
-        return self.shape.num_parameters * self.state
+        in_4_bits = self.shape.matrix_parameters * self.config.student.load_in_4bit
+        return in_4_bits * NF4_BYTES + (self.shape.num_parameters - in_4_bits) * self.state
+
+    @property
+    def unpacked(self) -> float:
+        """The largest matrix of a layer as a product reads it, if it is stored in 4 bits."""
+        matrix = self.shape.hidden * self.shape.intermediate
+        return float(matrix * self.state * self.config.student.load_in_4bit)
 
     @property
     def trained(self) -> float:
@@ -182,22 +200,46 @@ class _Model:
     @property
     def optimiser_copies(self) -> float:
         """AdamW's root of the second moment: of all weights at a time on CUDA, else of one."""
+        if self.in_8_bits:
+            return 0.0
         if self.device == "cuda":
-            return self.trained
+            return self.trained / (self.ranks if self.is_sharded else 1)
         largest = self.shape.vocab * self.shape.hidden * self.state
         return 2.0 * largest if self.all_weights else 0.0
+
+    @property
+    def in_8_bits(self) -> bool:
+        return getattr(self.config.train, "optimiser", "adamw") == "adamw_8bit"
 
     def held(self) -> dict[str, float]:
         """What is there all the time."""
         adapters = 0.0 if self.all_weights else self.trained
-        average = self.trained * FLOAT32 / (self.state if self.all_weights else FLOAT32)
-        return {
+        numbers = self.trained / (self.state if self.all_weights else FLOAT32)
+        average = numbers * FLOAT32
+        held = {
             "weights": self.weights + adapters,
             "copy of the start": self.weights * self.has_frozen_copy,
             "slow average": average * self.averages,
             "gradients": self.trained,
-            "optimiser": 2 * self.trained,
+            "optimiser": numbers * STATE_8BIT_BYTES if self.in_8_bits else 2 * self.trained,
         }
+        if not self.is_sharded:
+            return held
+        return {name: value / self.ranks for name, value in held.items()} | {
+            "gathered weights": self.gathered
+        }
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.ranks > 1 and getattr(self.config.train, "fsdp", False)
+
+    @property
+    def gathered(self) -> float:
+        """Of sharded weights: two layers, one running and one on its way, each with its gradients
+        if they are trained, and the token table and the head."""
+        layer = self.shape.matrix_parameters / self.shape.layers * self.state
+        gradients = 1 + self.all_weights
+        return 2 * layer * gradients + self.shape.table_parameters * self.state
 
 
 @dataclass(slots=True)
@@ -290,7 +332,7 @@ class _Step:
         if model.other_teacher:
             read += size.below_hints
         scoring = scoring_bytes(self.shape, state=model.state) * read
-        return moment | {"teacher's forward": scoring + self.mask}
+        return moment | {"teacher's forward": scoring + self.mask + model.unpacked}
 
     @property
     def mask(self) -> float:
@@ -368,7 +410,7 @@ class _Step:
         matrix = self.shape.hidden * self.shape.intermediate * model.state * model.all_weights
         return {
             **self.kept(),
-            "one layer": float(widest + matrix + self.mask),
+            "one layer": float(widest + matrix + self.mask + model.unpacked),
             "hidden states": self.leaves(2 * model.state),
         }
 
