@@ -41,7 +41,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy
 import torch
-from page import about, markdown
+from memory_section import memory_section
+from page import about
 from resident import resident_mib
 from step import NoTokenizer, make_data
 from torch import Tensor
@@ -89,7 +90,7 @@ class Case:
         return Config.model_validate(
             {
                 "student": {"dtype": self.dtype, "lora": {"rank": self.rank}},
-                "train": {**channels, "micro_tokens": self.length + 1024, "balance": "none", **self.train},
+                "train": {**channels, "micro_tokens": self.length * 5 // 4, "balance": "none", **self.train},
             }
         )
 
@@ -114,18 +115,23 @@ CASES: dict[str, Case] = {
 }
 
 
-def make_model(case: Case, *, layers: int, vocab: int, **widths: int) -> Any:
-    """A Qwen3 of these widths, with adapters if the case has them."""
-    from composer_replication.models.load_student import _with_lora
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
+def config_of(*, layers: int, vocab: int, **widths: int) -> Qwen3Config:
+    """Half the widths of a Qwen3-0.6B, or others."""
+    return Qwen3Config(
         vocab_size=vocab,
         num_hidden_layers=layers,
         max_position_embeddings=1 << 17,
         tie_word_embeddings=True,
         **{**HALF, "num_key_value_heads": 4, "head_dim": 128, **widths},
     )
+
+
+def make_model(case: Case, *, layers: int, vocab: int, **widths: int) -> Any:
+    """A Qwen3 of these widths, with adapters if the case has them."""
+    from composer_replication.models.load_student import _with_lora
+
+    torch.manual_seed(0)
+    config = config_of(layers=layers, vocab=vocab, **widths)
     model = Qwen3ForCausalLM(config).to(getattr(torch, case.dtype))
     return _with_lora(model, case.config.student, seed=0) if case.rank else model
 
@@ -146,7 +152,6 @@ def measure(case: Case) -> dict[str, Any]:
     _warm_up()
     session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
     example = _with_spans(session)
-    size = step_size([example], pairs)
     gc.collect()
     before = resident_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", "ascii")
@@ -164,16 +169,17 @@ def measure(case: Case) -> dict[str, Any]:
         process = (resident_mib("VmHWM") - before) * (1 << 20)
         with AllocatorPeak() as found:
             train_step(trainer, StepInputs(examples=examples, pairs=pairs), step=3)
-    shape = shape_of(model.config.to_dict())
+    return {"measured": held_bytes(trainer) + found.bytes, "process": process}
+
+
+def predict(case: Case) -> dict[str, Any]:
+    """What the memory model says of the same settings and tokens, in bytes; nothing is run."""
+    session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
+    size = step_size([_with_spans(session)], pairs)
+    shape = shape_of(config_of(layers=case.layers, vocab=case.vocab).to_dict())
     need = memory_need(shape, case.config, size, device="cpu")
-    return {
-        "measured": held_bytes(trainer) + found.bytes,
-        "process": process,
-        "predicted": need.total,
-        "moment": need.moment,
-        "terms": need.terms,
-        "moments": {name: sum(moment.values()) for name, moment in need.moments.items()},
-    }
+    terms = {name: round(value) for name, value in need.terms.items()}
+    return {"predicted": round(need.total), "moment": need.moment, "terms": terms}
 
 
 def held_bytes(trainer: Trainer) -> int:
@@ -228,25 +234,6 @@ def _files_for_host_memory() -> Iterator[None]:
             yield
         finally:
             passes.in_host_memory = before
-
-
-def table(lines: list[dict[str, Any]]) -> str:
-    """Predicted and measured, and the error in per cent of what was measured."""
-    heads = ["setting", "predicted MB", "measured MB", "error", "process MB", "widest moment"]
-    cells = [
-        [
-            line["case"].strip(),
-            f"{line['predicted'] / 1e6:.0f}",
-            f"{line['measured'] / 1e6:.0f}",
-            f"{100 * (line['predicted'] / line['measured'] - 1):+.1f} %",
-            f"{line['process'] / 1e6:.0f}",
-            line["moment"],
-        ]
-        if "problem" not in line
-        else [line["case"].strip(), line["problem"], "", "", "", ""]
-        for line in lines
-    ]
-    return markdown(heads, cells)
 
 
 # ---- one layer, over its widths ----
@@ -385,7 +372,7 @@ def run(name: str) -> dict[str, Any]:
     )
     if process.returncode:
         return {"case": name, "problem": f"failed: {process.stderr.strip().splitlines()[-1:]}"}
-    return {"case": name, **json.loads(process.stdout.splitlines()[-1])}
+    return {"case": name, **json.loads(process.stdout.splitlines()[-1]), **predict(CASES[name])}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -398,6 +385,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1024, help="tokens of --widths; 128 more")
     parser.add_argument("--part", type=int, default=256, help="tokens that adapters cast at a time")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--predict", action="store_true", help="anew, for what is in --json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
@@ -409,14 +397,18 @@ def main(arguments: list[str] | None = None) -> int:
         for line in widths_lines(options.only, first=options.first):
             print(line, flush=True)
         return 0
-    lines = []
-    for name in (name for name in CASES if any(part in name for part in options.only)):
-        lines.append(run(name))
-        print(json.dumps(lines[-1]), file=sys.stderr, flush=True)
-    written = {"about": about(sys.argv), "lines": lines}
+    if options.predict:
+        written = json.loads(options.json.read_text("utf-8"))
+        for line in written["lines"]:
+            line |= predict(CASES[line["case"]]) if "problem" not in line else {}
+    else:
+        written = {"about": about(sys.argv), "lines": []}
+        for name in (name for name in CASES if any(part in name for part in options.only)):
+            written["lines"].append(run(name))
+            print(json.dumps(written["lines"][-1]), file=sys.stderr, flush=True)
     if options.json:
         options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(table(lines))
+    print(memory_section(written, {"memory_model": {"error": 0.10}}))
     return 0
 
 

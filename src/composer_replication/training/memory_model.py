@@ -354,15 +354,19 @@ class _Step:
 
     @property
     def chunk(self) -> float:
-        """The logits of a chunk and the scratch of its kernel, or the head in float32."""
-        model, largest = self.model, 0.0
-        vocab, width = self.shape.vocab, self.shape.vocab * FLOAT32
+        """The logits of a chunk, the scratch of its kernel and copies of its hidden states; on CUDA
+        the halves of a gradient that a bfloat16 product takes."""
+        model, largest, vocab = self.model, 0.0, self.shape.vocab
+        halves = model.device == "cuda" and model.state < FLOAT32
+        copies = 0 if halves else 1 + (model.state < FLOAT32)
         for name, tokens in self.losses_kept.items():
-            teachers = 1 + (name == "hint") * (1 + (model.config.train.hint.teacher == "trust_region"))
-            rows = chunk_rows(model.device, vocab, FLOAT32 * teachers)
+            hint = name == "hint"
+            sides = 1 + hint * (1 + (model.config.train.hint.teacher == "trust_region"))
+            rows = min(chunk_rows(model.device, vocab, FLOAT32 * sides), tokens)
             block = (1 << 18) if model.device == "cpu" else (1 << 26)
-            scratch = 3 * max(1, min(block // vocab, rows, tokens)) * width * (name == "hint")
-            largest = max(largest, float(min(rows, tokens) * width * teachers + scratch))
+            scratch = 3 * max(1, min(block // vocab, rows)) * hint
+            numbers = vocab * (rows * (sides + 2 * halves) + scratch)
+            largest = max(largest, FLOAT32 * (numbers + copies * rows * self.shape.hidden))
         return largest + self.raised_head * bool(self.losses_kept)
 
     @property
