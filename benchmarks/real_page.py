@@ -41,16 +41,18 @@ Nothing is trained here. At each site the message of the log is read up to the f
 which it can no longer become right; the log-odds of right against wrong there are compared
 between contexts (`recompose hints --audit` measures the same). Positive is good. Sites without a
 known right side are left out. The sites are those of {sessions} sessions of {repositories} public
-repositories, split by the hash of the repository's name: wordings and positions were to be chosen
-on *train*, and *held out* is what is reported. Intervals are 95 %, by bootstrap over sessions; no
-correction is made for their number. Windows of {max_tokens} tokens, float32.
+repositories, split by the hash of the repository's name: wordings and positions were meant to be
+chosen on *train*; the results to quote are those on *held out*. Intervals are 95 %, by bootstrap
+over sessions; no correction is made for their number. Windows of {max_tokens} tokens, float32.
 
-Three things to know when reading it. The wordings of now were chosen on constructed sites and on
+Four things to know when reading it. A mean over all sites can hide a kind of mistake whose hints
+do harm: read the tables by kind, too. The current wordings were chosen on constructed sites and on
 sessions of entireio/cli, which is in *train*; no text was fitted to log-odds of the held-out
-repositories, but earlier audits for wrong hints had read sessions of theirs, so they are not
-unseen. A hint often names the tool that is scored as right, so a part of its lift is that the name
-stands in the context: this is what a hint is for, and no evidence that the mistake was understood.
-And the log-odds are of the first token at which right and wrong part, not of a whole message.
+repositories, but some of their sessions had been read earlier in the search for wrong hints, so
+they are held out from training, not unseen. A hint often names the tool that is scored as right, so
+a part of its lift is that the name stands in the context: this is what a hint is for, and not
+evidence that the model understood the mistake. And the log-odds are of the first token at which
+right and wrong part, not of a whole message.
 
 What was changed after a first look: edits whose text is in view had been scored as if reading again
 were right, while their hint says to copy the text. They have no known right side now and are left
@@ -101,7 +103,7 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
 
 
 _MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
-_DECIDES = ("decides better than", "decides worse than", "is not shown to decide otherwise than")
+_DECIDES = ("decides better than", "decides worse than", "is not shown to decide differently from")
 
 
 def _in_words(row: Json, words: tuple[str, str, str]) -> str:
@@ -199,7 +201,7 @@ def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
         "over no hint",
         "neutral text over no hint",
     )
-    return "Positions (`hints.position`), wording of now:\n\n" + _table(head, lines)
+    return "Positions (`hints.position`), current wording:\n\n" + _table(head, lines)
 
 
 def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
@@ -240,8 +242,9 @@ def _logs(value: Json) -> str:
     return (
         "## Training on public sessions, measured on other repositories\n\n"
         f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
-        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*; what"
-        " the merged student would decide at the held-out sites, without any hint, in windows of"
+        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*; the"
+        " table shows what the merged student would decide at the held-out sites, without any"
+        " hint, in windows of"
         f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the tokens of the"
         " decision alone; a placebo has the hints of other sites. The number behind a name is the"
         f" seed of the training (so far {', '.join(seeds)}): the intervals cover other sessions,"
@@ -260,11 +263,17 @@ def _workshop(value: Json) -> str:
         )
         for row in value["rows"]
     ]
+    trained = "; ".join(
+        f"`{name}` "
+        + ", ".join(str(run["kept"]) for run in by_seed.values())
+        + f" of {about['steps_planned'][name]} steps"
+        for name, by_seed in value["runs"].items()
+    )
     return (
         "## The workshop, all three channels\n\n"
         f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
         f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each. That"
-        " hints are followed was not taught.\n\n"
+        f" hints are followed was not taught. Trained so far: {trained}.\n\n"
         + _table(("row", "episodes", "success", "by seed"), rows)
     )
 

@@ -5,7 +5,7 @@ fine-tuning, and play every student on fresh tasks.
     python benchmarks/real_warmup.py build/real/folders/smollm2 --out build/real_workshop/student
     python benchmarks/real_workshop.py                     all seeds; goes on where it was cut off
     python benchmarks/real_workshop.py --seeds 11 --arms after placebo
-    python benchmarks/real_workshop.py --render            docs/evidence_real.md from its JSON
+    python benchmarks/real_workshop.py --as-trained        play the newest checkpoint of every arm
 
 Seed by seed: record the student's sessions, find sites, write hints, ask the scripted teachers,
 build; then train the arms by LoRA, with the flags of docs/evidence.md. What was made from the same
@@ -32,7 +32,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from record_lines import record_lines
-from workshop_evidence.training import Work, prepare, train_arm
+from workshop_evidence.arms import steps_of
+from workshop_evidence.training import Work, prepare, read_run, train_arm
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "real_workshop.json"
@@ -180,6 +181,8 @@ def gather(options: argparse.Namespace) -> None:
         )
 
         def train(name: str, work: RealWork = work) -> dict[str, Any]:
+            if options.as_trained:
+                return read_run(work.run(name))
             result = train_arm(work, name, scale=SCALE)
             print(
                 f"real: seed {work.seed} {name}: {result['steps']} steps,"
@@ -206,6 +209,7 @@ def gather(options: argparse.Namespace) -> None:
         about = {
             "seeds_done": sorted(episodes["before"]),
             "seeds_planned": list(SEEDS),
+            "steps_planned": {name: steps_of(name, scale=SCALE) for name in options.arms},
             "tasks": options.tasks,
             "evaluation_seed": EVALUATION_SEED,
             "level": LEVEL,
@@ -231,6 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     work = ROOT / "build" / "real_workshop"
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--as-trained", action="store_true", help="train no further")
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--work", type=Path, default=work)

@@ -37,10 +37,11 @@ from composer_replication.data.hints.write import write_hints
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.sites.find_sites import find_sites
-from composer_replication.tokens.dataset import Skipped, build_examples
+from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.skipped import Skipped
 from composer_replication.tokens.window import head_positions
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -255,6 +256,29 @@ def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: fl
         ).rollouts.temperature
         == temperature
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rollouts": {"env": "workshop"}}, r"cannot play rollouts .* verl or prime-rl"),
+        ({"train": {"fork": True}}, r"cannot write with a part of them; set fork = false"),
+        (
+            {"train": {"backend": "trl"}, "rollouts": {"env": "workshop"}},
+            r"fsdp is for the reference trainer, the backend is trl",
+        ),
+        ({"train": {"optimiser": "adamw_8bit"}}, r"8-bit ones cannot be sharded"),
+        (
+            {"student": {"load_in_4bit": True, "lora": {"rank": 4, "alpha": 8}}},
+            r"stores in 4 bits; set train.fsdp = false",
+        ),
+    ],
+)
+def test_what_sharded_weights_cannot_do_is_refused(settings: dict[str, Any], problem: str) -> None:
+    assert Config.model_validate(settings)
+    train = {**settings.get("train", {}), "fsdp": True}
+    with pytest.raises(ValueError, match=problem):
+        Config.model_validate({**settings, "train": train})
 
 
 def test_the_defaults_that_decide_what_is_trained_do_not_change_unnoticed() -> None:

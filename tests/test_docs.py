@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 import composer_replication
+from composer_replication.data.hints.write import KNOWN_KINDS
+from composer_replication.report.explanations import CATEGORIES
 
 NEEDS = {"composer_replication.losses.fused_triton": "triton"}
 """What a module imports at its head besides this package's own dependencies."""
@@ -156,3 +158,11 @@ def test_a_name_that_does_not_exist_is_seen() -> None:
     page = "`training/gone.py` and `vanished_name` stand in `loop.py` beside `train`"
     files, words = {"src/training/loop.py"}, {"train"}
     assert missing_names(page, files=files, words=words) == ["training/gone.py", "vanished_name"]
+
+
+def test_the_page_of_kinds_has_every_kind_and_category(repository_root: Path) -> None:
+    text = (repository_root / "docs" / "kinds.md").read_text("utf-8")
+    kinds, categories = text.split("| category |")
+    assert set(re.findall(r"^\| `(\w+)`", kinds, re.MULTILINE)) == KNOWN_KINDS
+    listed = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", categories, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(listed))) == set(CATEGORIES)

@@ -25,8 +25,9 @@ from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.summary import summarise
 from composer_replication.report.funnel import site_chain
 from composer_replication.report.views import APART, MISTAKE, site_view
-from composer_replication.tokens.dataset import Skipped, build_examples
+from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.forward_size import check_forward_size
+from composer_replication.tokens.skipped import Skipped
 from tests.test_names import package_files
 from tests.tokens.students import long_turns, renderer, session_of
 

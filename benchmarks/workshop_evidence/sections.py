@@ -166,7 +166,7 @@ this page, or a number quoted from it, is stale.
 
 Read this first:
 {scale}
-- **By construction.** {first_level["text"]}
+- **What was planted.** {first_level["text"]}
 - **Hints.** {HINTS_ARE_TAUGHT}
 - **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and
   {about["tasks"]} held-out tasks. The headline arms are trained with all of them, the others with
@@ -177,15 +177,18 @@ Read this first:
   JSON holds the outcome of every episode as one bit, so that anyone can compute another interval.
 - **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, with which no setting was chosen; no
   evaluated context contains a hint.
-- **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}.
-  `more_sft`, `clone` and `preference` play no rollouts and get fewer CPU-seconds than the others:
-  30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm it belongs to. No
-  health rule ends an arm here, except `collapse_stopped`.
+- **Compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}.
+  `more_sft`, `clone` and `preference` play no rollouts and get fewer CPU-seconds (30 or 40 steps),
+  because more steps would only memorise their few logs or pairs. `logged`, `fork` and `pairs_...`
+  have the steps of `hint` or `preference` and cost less, too. A placebo has the steps of the arm it
+  belongs to. The cost of each row is given below. No health rule ends an arm here, except
+  `collapse_stopped`.
 - **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual
   0.3: three habits are changed on purpose, and a healthy run of all three channels has reached
   0.35. `collapse_stopped` has the usual limit.
 - **What changed on 2026-11-22.** Before, every step's gradient was clipped to one length, so that
-  neither the fading of the hint channel nor Dr.GRPO's division by flat groups reached the weights,
+  neither the falling weight of the hint channel nor Dr.GRPO's count of flat groups in the divisor
+  had an effect on the weights,
   and the hint's mean was over tokens. With both corrected, the rows with a hint or a policy learn
   somewhat less in as many steps: late steps, with few mistakes or few groups that differ, now move
   the weights less. Earlier pages gave intervals over tasks alone; with intervals over seeds as

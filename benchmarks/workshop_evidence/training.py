@@ -151,7 +151,8 @@ def record_here(config: str, student: str) -> None:
 
 
 def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
-    """Train one arm, or reuse its run if it was made from the same settings, student and data."""
+    """Train one arm, or reuse its run if it was made from the same settings, student and data; one
+    that was cut off goes on from its newest checkpoint."""
     flags = [*flags_of(name), "--train.steps", str(steps_of(name, scale=scale))]
     key = _sha256(
         [
@@ -165,10 +166,17 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
     recorded = _read_json(done_json)
     if recorded.get("key") == key and run.run_json.exists():
         return recorded
-    if run.path.exists():
+    started_json = work.folder / "arms" / f"{name}.started.json"
+    goes_on = _read_json(started_json).get("key") == key and bool(
+        run.run_json.exists() and run.checkpoints()
+    )
+    if run.path.exists() and not goes_on:
         shutil.rmtree(run.path)
+    started_json.parent.mkdir(parents=True, exist_ok=True)
+    write_json(started_json, {"key": key})
     output = ["-o", str(work.data(name))] if ARMS[name].pairs else []
-    command = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config), *output]
+    which = ["--resume", str(run.path)] if goes_on else ["--name", name]
+    command = [*_recompose(name), "train", *which, *flags, "-c", str(work.config), *output]
     provenance = {"commit": _commit(), "code_sha256": code_sha256(ROOT)}
     code, cpu_s = _run_child(
         command, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED)
@@ -179,7 +187,7 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         "cpu_s": round(cpu_s, 1),
         "flags": list(flags_of(name)),
         **provenance,
-        **_read_run(run),
+        **read_run(run),
     }
     if ARMS[name].pairs:
         result["pairs"] = _read_json(work.folder / "pairs" / "counts.json")[ARMS[name].pairs]
@@ -197,7 +205,7 @@ def _commit() -> str:
     return process.stdout.strip()
 
 
-def _read_run(run: RunDir) -> dict[str, Any]:
+def read_run(run: RunDir) -> dict[str, Any]:
     """The training record of a run directory. `kept` is the step of the weights that remain: after
     a rollback it is less than `steps`."""
     metrics = run.metrics()

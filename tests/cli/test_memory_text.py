@@ -59,19 +59,21 @@ def test_a_dry_run_says_by_term_what_the_largest_forward_needs(built: Path) -> N
 
 
 def test_the_tokens_are_those_of_the_examples_up_to_micro_tokens(built: Path) -> None:
-    small, large = (dry_run(built, "--train.micro_tokens", n)["tokens"] for n in ("400", "100000"))
-    assert small <= 400 < large
+    small, large = (dry_run(built, "--train.micro_tokens", n)["tokens"] for n in ("1000", "9999"))
+    assert small <= 1000 < large
 
 
 def test_what_does_not_fit_is_warned_of_before_training_with_what_helps(built: Path) -> None:
-    words = ("--memory-gb", "0.66", "--train.steps", "1")
+    needed = dry_run(built, "--memory-gb", "24")["bytes"]
+    card_gb = (0.8 * needed / 1e9 + 0.6) / 0.94
+    words = ("--memory-gb", f"{card_gb:.6f}", "--train.steps", "1")
     memory = dry_run(built, *words)
     assert memory["fits"] is False
     result = recompose("train", *words, cwd=built)
     warning = next(line for line in result.out.splitlines() if "WARNING" in line)
     assert f"a forward of {memory['tokens']:,} tokens needs" in warning
     assert result.out.index("WARNING") < result.out.index("loading") and result.code == 0
-    assert "set train.micro_tokens and build.max_tokens" in warning or "set train.check" in warning
+    assert 'set train.checkpoint = "layers"' in warning or "set train.micro_tokens" in warning
 
 
 def test_doctor_computes_a_model_that_was_not_fetched(tmp_path: Path) -> None:

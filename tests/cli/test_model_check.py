@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from composer_replication.cli import doctor
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
@@ -135,6 +135,17 @@ def test_a_damaged_file_of_weights_is_refused(model: Path, tmp_path: Path) -> No
     assert "copy or download it again" in said
     file.write_bytes(b"\xff" * 64)
     assert "no whole safetensors file" in refused(check(model, cwd=tmp_path, code=1))
+
+
+def test_a_missing_file_of_weights_is_refused(model: Path, tmp_path: Path) -> None:
+    saved = AutoModelForCausalLM.from_pretrained(model)
+    saved.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    load_tokenizer(str(model)).save_pretrained(tmp_path / "parts")
+    files = sorted((tmp_path / "parts").glob("model-*.safetensors"))
+    assert len(files) == 2 and check(tmp_path / "parts", cwd=tmp_path, code=0)["refused"] == []
+    files[1].unlink()
+    said = refused(check(tmp_path / "parts", cwd=tmp_path, code=1))
+    assert f"1 of {len(files)} files of weights are not there: {files[1].name}" in said
 
 
 def test_an_adapter_that_is_cut_off_or_of_another_base_is_refused(

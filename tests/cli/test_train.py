@@ -545,7 +545,10 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     )
 
 
-def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--train.fsdp", "true")], ids=["whole", "sharded"])
+def test_two_ranks_share_one_run_directory_and_one_voice(
+    flags: tuple[str, ...], work: Path, repository_root: Path
+) -> None:
     shared = {
         **os.environ,
         "PYTHONPATH": str(repository_root / "src"),
@@ -556,7 +559,7 @@ def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
     }
-    command = [sys.executable, "-m", "composer_replication.cli", *TRAIN]
+    command = [sys.executable, "-m", "composer_replication.cli", *TRAIN, *flags]
     ranks = [
         subprocess.Popen(
             command,

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from composer_replication.core.checkpoints import OPTIMISER
 from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.rundir import RunDir
 from composer_replication.models import lora_linear
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import Student, load_student
@@ -150,3 +153,39 @@ def test_two_steps_train_the_adapters_alone(tmp_path: Path) -> None:
     moved = {n for n, p in student.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved == {name for name in before if "lora_" in name}
     assert len(run.metrics()) == 2 and all(line["hint/tokens"] for line in run.metrics())
+
+
+def make_wide(seed: int = 0) -> Student:
+    """A student whose matrices are large enough for states in 8 bits."""
+    model = make("qwen3", seed=seed, hidden_size=64, intermediate_size=128)
+    return Student(name="test", model=model, tokenizer=WordTokenizer())
+
+
+def test_states_in_8_bits_train_and_resume_bit_by_bit(tmp_path: Path) -> None:
+    config = make_config(steps=4, checkpoint_every=2, optimiser="adamw_8bit", hint={"weight": 0.0})
+
+    def run(folder: str, *, resume: bool = False, steps: int = 4) -> tuple[list[Any], list[Tensor]]:
+        student, name = make_wide(), tmp_path / folder
+        run = RunDir(name / "runs" / "r") if resume else make_run(name, config, name="r")
+        more: dict[str, Any] = {"resume": True, "resume_step": steps} if resume else {}
+        run_training(config, student=student, examples=EXAMPLES, run=run, **more)
+        losses = [line["loss"] for line in run.metrics()]
+        return losses, [p.detach() for p in student.model.parameters()]
+
+    losses, weights = run("whole")
+    states = load_file(RunDir(tmp_path / "whole" / "runs" / "r").checkpoints()[-1][1] / OPTIMISER)
+    in_8_bits = [name for name, state in states.items() if state.dtype == torch.uint8]
+    num_large = sum(p.numel() >= 4096 for p in weights)
+    assert len(in_8_bits) == 2 * num_large > 0
+    again, weights_again = run("whole", resume=True, steps=2)
+    assert again == losses and len(losses) == 4
+    assert all(torch.equal(a, b) for a, b in zip(weights_again, weights, strict=True))
+    # and it trains as AdamW does, up to the rounding of its states
+    plain, start = make_wide(), list(make_wide().model.parameters())
+    config = make_config(steps=4, hint={"weight": 0.0})
+    run_training(config, student=plain, examples=EXAMPLES, run=make_run(tmp_path / "plain", config))
+    moves = [
+        torch.cat([(w - s).flatten() for w, s in zip(trained, start, strict=True)])
+        for trained in (weights, [p.detach() for p in plain.model.parameters()])
+    ]
+    assert torch.nn.functional.cosine_similarity(*moves, dim=0) > 0.9

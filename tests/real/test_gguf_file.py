@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.gguf_file import read_gguf
 from composer_replication.models.load_student import load_student
+from composer_replication.models.pretrained_folder import save_student
 from composer_replication.tokens.gguf_tokenizer import check_pre_tokenizer
 from composer_replication.tokens.hf import load_tokenizer
 from tests.cli.workspace import fill, recompose, session
@@ -48,6 +49,31 @@ def test_weights_and_tokens_are_those_of_the_folder_made_of_it(gguf: Path, logs:
     loaded = dict(student.model.named_parameters())
     assert loaded.keys() == weights.keys()
     assert all(torch.equal(loaded[name], value) for name, value in weights.items())
+    linear_shapes = read_gguf(gguf).linear_shapes
+    assert len(linear_shapes) == 7 * 30
+    assert all(tuple(weights[name].shape) == shape for name, shape in linear_shapes.items())
+
+
+def test_an_adapter_of_another_base_is_refused(gguf: Path, tmp_path: Path) -> None:
+    settings = StudentSettings(model=str(gguf), lora=LoraSettings(rank=2, alpha=4))
+    student = load_student(settings, tokenizer=load_tokenizer(str(gguf)), seed=1)
+    adapter = tmp_path / "adapter"
+    save_student(student, adapter)
+
+    def check(code: int) -> Any:
+        done = recompose("model", "check", str(adapter), *NAMED, "--json", cwd=tmp_path)
+        assert done.code == code, done.out + done.err
+        return done.value
+
+    assert check(0)["refused"] == []
+    file = adapter / "adapter_model.safetensors"
+    wider = {
+        name: torch.nn.functional.pad(value, (0, 8)) if ".q_proj.lora_A" in name else value
+        for name, value in load_file(file).items()
+    }
+    save_file(wider, file)
+    (refusal,) = check(1)["refused"]
+    assert "self_attn.q_proj by 576 x 2 times 2 x 584, the base has 576 x 576" in refusal["what"]
 
 
 def test_a_pre_tokenizer_that_nobody_knows_is_refused(gguf: Path) -> None:

@@ -30,7 +30,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.report.explanations import REASONS
-from composer_replication.tokens.dataset import Item, Skipped, build_examples
+from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -39,6 +39,7 @@ from composer_replication.tokens.example import (
     example_to_json,
 )
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.skipped import Skipped
 from tests.tokens.students import (
     CASES,
     TOOLS,

@@ -297,7 +297,7 @@ def test_without_room_for_a_checkpoint_the_one_before_stands(
 def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(student: Any, folder: Path) -> None:
+    def full(student: Any, folder: Path, **options: Any) -> None:
         raise Exception("No space left on device (os error 28)")
 
     monkeypatch.setattr(checkpoint, "save_student", full)
@@ -310,7 +310,7 @@ def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
     with pytest.raises(UnwrittenError, match=r"No space left on device.*step_000004 stands"):
         checkpoint.save_checkpoint(run, 6, state={}, **options)
 
-    def other(student: Any, folder: Path) -> None:
+    def other(student: Any, folder: Path, **options: Any) -> None:
         raise ValueError("something else")
 
     monkeypatch.setattr(checkpoint, "save_student", other)

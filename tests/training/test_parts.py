@@ -140,6 +140,7 @@ def test_an_item_that_does_not_fit_is_named_before_the_run(
     assert (
         name in str(caught.value)
         and "build.max_tokens" in caught.value.fix
+        and "verl and prime-rl" in caught.value.fix
         and f"train.micro_tokens = {longest}" in caught.value.fix
     )
 

@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import RunDir
+from composer_replication.training.ranks import join_ranks, shared_run
 from tests.training.child import RANKS, ranked_run
 
 
@@ -66,6 +68,27 @@ def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -
     (start,) = (e for e in RunDir(two_ranks / "runs" / "r").events() if e["kind"] == "start")
     # only the main rank writes
     assert start["ranks"] == 2 and not list((two_ranks / "other").rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "problem"),
+    [
+        ("ACCELERATE_USE_FSDP", "asks for FSDP, which this trainer does not use"),
+        ("ACCELERATE_USE_DEEPSPEED", "asks for DeepSpeed"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "not split over cards here .* verl and prime-rl"),
+    ],
+)
+def test_a_launcher_that_asks_for_more_than_replicas_is_refused(
+    variable: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be ignored: every rank would hold and compute everything."""
+    assert join_ranks().num_processes == 1
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(ConfigError, match=problem) as caught:
+        shared_run(lambda: pytest.fail("a run directory was made"))
+    assert "torchrun" in caught.value.fix
+    with pytest.raises(ConfigError, match=problem):
+        ranked_run(tmp_path, "empty_rank")
 
 
 def close(a: Any, b: Any) -> bool:

@@ -15,9 +15,10 @@ from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import DataError
 from composer_replication.core.site import Hint, joined_text
-from composer_replication.tokens.dataset import Skipped, build_examples
+from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.skipped import Skipped
 
 POSITION_SITES = 24
 """On at most so many sites all positions are compared."""

@@ -11,7 +11,7 @@ from typing import Any
 from composer_replication.core.errors import ComposerError, ConfigError, first_line, need
 from composer_replication.models.adapter_folder import check_adapter_fits
 from composer_replication.models.context_length import context_of
-from composer_replication.models.gguf_file import check_no_kernels, read_gguf
+from composer_replication.models.gguf_file import GgufFacts, check_no_kernels, read_gguf
 from composer_replication.models.model_files import (
     Weights,
     check_path,
@@ -54,16 +54,17 @@ class ModelCheck:
 
 def check_files(check: ModelCheck, base: str, *, dtype: str) -> None:
     """Add what the files of the model `base` say, and the memory that it takes in `dtype`."""
-    weights: Weights | None = None
-    if model_kind(base) == "gguf":
-        with check.collecting():
-            _check_gguf(check, Path(base))
-    else:
-        with check.collecting():
-            weights = _check_folder(check, _folder_of(base, is_base=check.kind == "adapter"))
+    shapes: dict[str, tuple[int, ...]] = {}
+    is_gguf = model_kind(base) == "gguf"
+    with check.collecting():
+        shapes = (
+            _check_gguf(check, Path(base)).linear_shapes
+            if is_gguf
+            else _check_folder(check, _folder_of(base, is_base=check.kind == "adapter")).shapes
+        )
     if check.kind == "adapter":
         with check.collecting():
-            check_adapter_fits(Path(check.model), weights)
+            check_adapter_fits(Path(check.model), shapes, all_known=not is_gguf)
     _add_memory(check, dtype)
 
 
@@ -142,7 +143,7 @@ def _check_config(check: ModelCheck, config: dict[str, Any]) -> None:
         check.notes.append(f"its weights are quantised ({method}): not tried here")
 
 
-def _check_gguf(check: ModelCheck, path: Path) -> None:
+def _check_gguf(check: ModelCheck, path: Path) -> GgufFacts:
     found = read_gguf(path)
     check.facts |= {
         "model_type": found.architecture,
@@ -156,6 +157,7 @@ def _check_gguf(check: ModelCheck, path: Path) -> None:
         check_no_kernels(path)
     with check.collecting():
         need("gguf", extra="gguf")
+    return found
 
 
 def _add_memory(check: ModelCheck, dtype: str) -> None:

@@ -24,6 +24,7 @@ from composer_replication.cli.train_run import finish_dry, new_run, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.context_length import check_context
 from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.plan import check_train_plan
@@ -66,6 +67,13 @@ def train_command(
     )
     job = with_built_split(job, data)
     config = job.config
+    if live:
+        check_context(
+            config.student,
+            config.rollouts.max_context_tokens,
+            what="the longest episode",
+            where="rollouts.max_context_tokens",
+        )
     check_examples(job, data, kinds := kept_kinds(job))
     job.warn_stale(*([job.examples.name] if data.meta else []))
     sources = check_backend(config, data)

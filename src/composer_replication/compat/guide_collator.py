@@ -33,9 +33,10 @@ from composer_replication.core.site import Hint, Preference, Site
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
 from composer_replication.data.chat import tool_from_chat
 from composer_replication.tokens.batch import Batch, Rows, Targets, collate
-from composer_replication.tokens.dataset import Skipped, build_examples
+from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.skipped import Skipped
 
 HintGenerator = Callable[[str, Mapping[str, Any]], str | None]
 _INTENDED_SKIPS = frozenset(

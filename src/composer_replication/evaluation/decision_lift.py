@@ -79,6 +79,7 @@ def row_states(
     common prefix once."""
     if layout == "tree":
         plan = Forest.grow([row.ids for row in rows]).over(range(len(rows)))
+        # the hidden state at position - 1 predicts the token at a position
         places = [
             plan.packed(number)[torch.tensor(row.positions, dtype=torch.long) - 1]
             for number, row in enumerate(rows)

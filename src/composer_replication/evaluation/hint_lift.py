@@ -10,15 +10,15 @@ of the same length. The baseline is the mean over the other texts, each counting
 which no donor is left has neutral text alone. A hint that advises the same (it shares a right token
 at the decision) is no donor: where most hints say "call Read", good hints would have no lift.
 
-    decision lift   log-odds of right against wrong, at the token that decides, below the own hint
-                    less the baseline (evaluation/decision_lift.py): the gate
+    decision lift   log-odds of right against wrong, at the token that decides: that with the
+                    site's own hint minus the baseline (evaluation/decision_lift.py): the gate
     message lift    mean log p(T | other texts) - mean log p(T | own hint), in nats per token of the
                     message T: how much less likely the own hint makes the whole message
 
 Means are over sites (a message of several failed calls is one site for the message lift, one for
 each known decision for the other); intervals are over sessions. A kind for whose sites nothing is
 known to be right is "not measurable". Which kinds are kept is decided where the audit is read
-(evaluation/audit_verdict.py), by the settings of then.
+(evaluation/audit_verdict.py), by the settings at that time.
 
 Donors of another kind and of another session are preferred; `donors` counts the sites for which
 that was not possible. A site without any other text is skipped and counted.

@@ -9,6 +9,7 @@ adapter's weights are read from safetensors, never from adapter_model.bin, a pic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from composer_replication.core.config.student_settings import LoraSettings, Stud
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_files import (
     ADAPTER_CONFIG,
-    Weights,
     model_kind,
     read_json,
     read_weights,
@@ -68,17 +68,25 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     return config
 
 
-def check_adapter_fits(folder: Path, base: Weights | None) -> None:
+def check_adapter_fits(
+    folder: Path, base: Mapping[str, tuple[int, ...]], *, all_known: bool = True
+) -> None:
     """Raise ConfigError if the adapter's file is cut off, or if its matrices do not fit the base's
-    weights; of a base that is None, or whose weights have other names, only the first is known."""
+    weights, given as shapes by name.
+
+    A base without shapes, or with other names, is not compared. `all_known` = a weight without a
+    shape is not in the base.
+    """
     config, shapes = read_adapter(folder), read_weights(folder).shapes
-    known = {} if base is None else {f"base_model.model.{n}": s for n, s in base.shapes.items()}
+    known = {f"base_model.model.{name}": shape for name, shape in base.items()}
     modules = {name.rpartition(".lora_")[0] for name in shapes if ".lora_" in name}
     if not any(f"{module}.weight" in known for module in modules):
         return
     for module in sorted(modules):
         a, b = (shapes.get(f"{module}.lora_{side}.weight", ()) for side in "AB")
         found = known.get(f"{module}.weight")
+        if found is None and not all_known:
+            continue
         changed = (*b[:1], *a[1:])
         fits = changed == (found[::-1] if config.get("fan_in_fan_out") and found else found)
         if not fits or a[:1] != b[1:]:

@@ -56,13 +56,21 @@ def context_length(settings: StudentSettings) -> int | None:
     return None if config is None else context_of(config)
 
 
-def check_context(settings: StudentSettings, tokens: int, *, what: str, fix: str = "") -> None:
-    """Raise ConfigError if `what`, of so many tokens, is longer than the model's context."""
+def check_context(
+    settings: StudentSettings,
+    tokens: int,
+    *,
+    what: str,
+    where: str = "build.max_tokens",
+    fix: str = "",
+) -> None:
+    """Raise ConfigError if `what`, of so many tokens, is longer than the model's context; `where`
+    is the setting that bounds it."""
     context = context_length(settings)
     if context is not None and tokens > context:
         raise ConfigError(
             f"{what} is {tokens}, but {settings.model} reads at most {context} tokens"
             " (max_position_embeddings): beyond that its positions are unknown to it",
-            where="build.max_tokens",
-            fix=fix or f"set build.max_tokens = {context} or less, or take a model that reads more",
+            where=where,
+            fix=fix or f"set {where} = {context} or less, or take a model that reads more",
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import re
 import struct
 from collections import Counter
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ from composer_replication.core.errors import ConfigError, first_line, need
 from composer_replication.models.model_files import model_kind
 
 _PLAIN = {0: "F32", 1: "F16", 30: "BF16"}
+_LINEAR = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+"""Names of linear layers in llama.cpp (gguf-py/gguf/constants.py) and in transformers' models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,7 @@ class GgufFacts:
 
     `quantisation` lists the types of its tensors, the one that holds most of the weights first.
     `tokenizer` is the kind of tokenizer ("gpt2", "llama"), `pre` the name of its pre-tokenizer.
+    `linear_shapes` are the (out, in) of the linear layers, under their names in transformers.
     """
 
     architecture: str
@@ -42,6 +50,7 @@ class GgufFacts:
     embedded_tokens: int | None
     tokenizer: str
     pre: str
+    linear_shapes: dict[str, tuple[int, ...]]
 
 
 def read_gguf(path: Path) -> GgufFacts:
@@ -79,7 +88,20 @@ def read_gguf(path: Path) -> GgufFacts:
         embedded_tokens=rows[0] if rows else None,
         tokenizer=str(metadata.get("tokenizer.ggml.model", "")),
         pre=str(metadata.get("tokenizer.ggml.pre", "")),
+        linear_shapes={
+            name: tuple(tensor.shape)
+            for tensor in tensors
+            if (name := _name_in_transformers(tensor.name)) is not None
+        },
     )
+
+
+def _name_in_transformers(name: str) -> str | None:
+    """E.g. "blk.0.attn_q.weight" -> "model.layers.0.self_attn.q_proj.weight"; None for others."""
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
+    if match is None or match[2] not in _LINEAR:
+        return None
+    return f"model.layers.{match[1]}.{_LINEAR[match[2]]}.weight"
 
 
 def said_of_gguf(name: str, *, dtype: str) -> str:

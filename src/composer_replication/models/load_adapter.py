@@ -11,15 +11,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from composer_replication.core.errors import DamagedError, DataError
+from composer_replication.models.sharding import part_of
 
 
 def load_adapter(model: Any, path: Path) -> None:
     """Put the adapter of a file into a peft model of its shape; raises DataError unless all of it
     fits."""
-    from peft import set_peft_model_state_dict
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
+    parameters = get_peft_model_state_dict(model, save_embedding_layers=False)
+    tensors = {
+        name: part_of(tensor, like=parameters.get(name, tensor))
+        for name, tensor in read_tensors(path).items()
+    }
     try:
-        outcome = set_peft_model_state_dict(model, read_tensors(path))
+        outcome = set_peft_model_state_dict(model, tensors)
     except RuntimeError as error:  # tensors of other sizes
         raise DataError(
             f"the adapter is of another model: {str(error).splitlines()[-1].strip()}",

@@ -92,10 +92,12 @@ class Weights:
 
 
 def read_weights(folder: Path) -> Weights:
-    """The headers of a folder's safetensors files; raises ConfigError for a damaged one."""
+    """The headers of a folder's safetensors files; raises ConfigError for a damaged one, and for
+    one that the folder's index names but that is not there."""
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: Counter[str] = Counter()
     files = sorted(folder.glob("*.safetensors"))
+    _check_index(folder, present={file.name for file in files})
     for file in files:
         for name, tensor in _header(file).items():
             shapes[name] = tuple(tensor["shape"])
@@ -108,6 +110,23 @@ def read_weights(folder: Path) -> Weights:
         num_bytes=sum(file.stat().st_size for file in files),
         pickles=tuple(sorted(pickles - set(_NO_WEIGHTS))),
     )
+
+
+def _check_index(folder: Path, *, present: set[str]) -> None:
+    """Raise ConfigError if a file of model.safetensors.index.json is missing."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ConfigError("no weight_map", where=str(index), fix="copy or download it again")
+    if missing := sorted(set(map(str, weight_map.values())) - present):
+        raise ConfigError(
+            f"{len(missing)} of {len(set(weight_map.values()))} files of weights are not there:"
+            f" {', '.join(missing[:3])}",
+            where=str(folder),
+            fix="copy or download the missing files",
+        )
 
 
 def _header(file: Path) -> dict[str, Any]:

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from composer_replication.core.errors import need
 from composer_replication.models.adapter_folder import ADAPTER
 from composer_replication.models.load_adapter import check_all_fit, load_adapter, read_tensors
 from composer_replication.models.load_student import Student
+from composer_replication.models.sharding import gathered, part_of, unsharded
 
 WEIGHTS = "model.safetensors"
 
 
-def save_student(student: Student, folder: Path) -> None:
+def save_student(
+    student: Student, folder: Path, *, weights: Mapping[str, Tensor] | None = None
+) -> None:
     """Write weights (or the adapter), configuration and tokenizer into `folder`.
 
     The caller makes the folder appear atomically. Full weights carry the parameters' own names,
-    each once (a tied head is not written twice).
+    each once (a tied head is not written twice). `weights` are those of a sharded student,
+    `gathered`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if student.lora:
-        student.model.save_pretrained(str(folder))
+        student.model.save_pretrained(str(folder), state_dict=weights)
     else:
-        tensors = {
-            name: p.detach().cpu().contiguous() for name, p in student.model.named_parameters()
-        }
+        tensors = dict(weights or gathered(dict(student.model.named_parameters()), keep=True))
         save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
         # servers choose the class by this field; save_pretrained writes it, too
         student.model.config.architectures = [type(student.model).__name__]
@@ -78,18 +81,24 @@ def load_weights(student: Student, folder: Path) -> None:
     if student.lora:
         load_adapter(student.model, path)
         return
-    tensors = read_tensors(path)
+    parameters = dict(student.model.named_parameters())
+    tensors = {
+        name: part_of(tensor, like=parameters.get(name, tensor))
+        for name, tensor in read_tensors(path).items()
+    }
     outcome = student.model.load_state_dict(tensors, strict=False)
-    missing_keys = sorted({name for name, _ in student.model.named_parameters()} - set(tensors))
+    missing_keys = sorted(set(parameters) - set(tensors))
     check_all_fit(missing_keys, outcome.unexpected_keys, path=path)
 
 
 def weights_sha256(model: Any) -> str:
-    """A hash of every weight, bit for bit: it identifies the student of a run or an evaluation."""
+    """A hash of every weight, bit for bit: it identifies the student of a run or an evaluation.
+
+    The same for a sharded model, whose ranks must all call it.
+    """
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         digest.update(name.encode() + b"\0")
-        digest.update(
-            parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
+        tensor = unsharded(parameter.detach()).cpu().contiguous()
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

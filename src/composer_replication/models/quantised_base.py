@@ -10,7 +10,9 @@ weight; embeddings, head, norms and adapters stay as they are.
 
 from __future__ import annotations
 
+import logging
 import os
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,7 +47,7 @@ def quantisation(settings: StudentSettings, name: str) -> dict[str, Any]:
             fix="give a folder of safetensors or a hub name in student.model, or set load_in_4bit ="
             " false",
         )
-    need("bitsandbytes", extra="qlora")
+    load_bitsandbytes()
     config = need("transformers", extra="train").BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -55,6 +57,13 @@ def quantisation(settings: StudentSettings, name: str) -> dict[str, Any]:
     # the trainer's device of this rank: weights are quantised where they will be used
     device = int(os.environ.get("LOCAL_RANK", "0")) if torch.cuda.is_available() else "cpu"
     return {"quantization_config": config, "device_map": {"": device}}
+
+
+def load_bitsandbytes() -> ModuleType:
+    """The library, without a line about kernels that this machine lacks; raises MissingExtraError
+    if it is not installed."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    return need("bitsandbytes", extra="qlora")
 
 
 def keep_packing(model: Any) -> None:

@@ -5,11 +5,11 @@
     result.groups[0].advantages        # (0.75, -0.25, -0.25, -0.25): reward minus the group's mean
 
 Dr.GRPO (arXiv 2503.20783): the advantage is `reward - mean`, not divided by the group's standard
-deviation, which would overweigh very easy and very hard tasks, and the loss has no `1 / length` of
+deviation, which would overweight very easy and very hard tasks, and the loss has no `1 / length` of
 the message, which would make long wrong messages cheap. A group whose rewards are all equal teaches
 nothing: its advantages are zero. It is counted, left out, and replaced by a group of the *next*
-task. The same task is not sampled again until its rewards differ: that would overweigh its rarer
-outcome by one over the chance of seeing it.
+task. The same task is not sampled again until its rewards differ: that would overweight its rarer
+outcome, by one over the chance of seeing it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Groups:
 
     @property
     def rollouts(self) -> tuple[Rollout, ...]:
-        """Every rollout, flat groups included: the sample on which a success rate is honest."""
+        """Every rollout, flat groups included: a success rate without them would be biased."""
         return tuple(rollout for group in (*self.groups, *self.flat) for rollout in group.rollouts)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import atomic_writer
 from composer_replication.core.jsonl import dumps, read_lines, write_json
-from composer_replication.tokens.dataset import Item, Skipped
+from composer_replication.tokens.dataset import Item
 from composer_replication.tokens.example import (
     PreferencePair,
     TrainingExample,
@@ -25,6 +25,7 @@ from composer_replication.tokens.example import (
     pair_from_json,
     pair_to_json,
 )
+from composer_replication.tokens.skipped import Skipped
 
 SCHEMA = 1
 EXAMPLES, PAIRS, SKIPPED, META = "examples.jsonl", "pairs.jsonl", "skipped.jsonl", "meta.json"

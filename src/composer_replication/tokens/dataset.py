@@ -11,32 +11,25 @@ several failing calls is one view with the hints of all of them. A view is left 
 (`evidence_lost`) if its window lost the message directly above it or a turn that its hint or call
 refers to, unless build.without_evidence = "keep".
 
-Each message that a model wrote is trained by lm_ce in one window at most, and never if it is a
-site's: a mistake or a recovery belongs to the hint channel; what a human rejected or interrupted,
-and an error that no rule names, belong to no channel. Messages of the other categories (a failed
-check, a permission, ...) are correct calls and remain trainable. A pair uses the window of the
-example that covers its message if the pair fits there, so both share their context. An anchor holds
-in place only what lm_ce may train: never a site's message, a copied one, or one that a pair
-rejects.
+What each message may be - a hint target, trained by lm_ce, an anchor - is in tokens/turn_roles.py.
+A message is trained by lm_ce in one window at most. A pair uses the window of the example that
+covers its message if the pair fits there, so both share their context.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from typing import Literal
 
 from composer_replication.core.config.data_settings import HeldOutSettings, HintPosition
 from composer_replication.core.config.train_settings import BuildSettings
-from composer_replication.core.errors import AlignmentError, RenderError, SiteError
+from composer_replication.core.errors import AlignmentError, RenderError
 from composer_replication.core.site import (
     Anchor,
     Hint,
     Preference,
     Site,
-    joined_text,
 )
 from composer_replication.core.trace import Session, Turn
 from composer_replication.tokens.decision_tokens import decision_tokens
@@ -47,9 +40,17 @@ from composer_replication.tokens.example import (
     TrainingExample,
     ViewContext,
 )
-from composer_replication.tokens.prefix import has_body, lay_out_segment, wanted_above
+from composer_replication.tokens.prefix import lay_out_segment, wanted_above
 from composer_replication.tokens.renderer import Rendered, Renderer, hint_in_position
+from composer_replication.tokens.skipped import Channel, Skipped, format_turns
 from composer_replication.tokens.split import is_held_out
+from composer_replication.tokens.turn_roles import (
+    HintTarget,
+    SessionFacts,
+    TurnRoles,
+    Unmeasured,
+    turn_roles,
+)
 from composer_replication.tokens.window import (
     SegmentCosts,
     Window,
@@ -60,38 +61,7 @@ from composer_replication.tokens.window import (
     target_window,
 )
 
-Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
 _HINT_FRAME = 16  # at most so many tokens are written around a hint by a template
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """Something that was not used, and why; `count` of them if nothing else distinguishes them.
-
-    Reasons per channel:
-
-        session      held_out
-        content      what a template has no place for, see `TurnMessages`; straddle; lost_calls,
-                     the messages with calls in what the template refused (reason template below)
-        lm_ce        author, copied, site, interrupted, dispreferred, no_text_or_call, too_long,
-                     template
-        hint         no_hint, weak_hint, unmeasured_hint, author, copied, category,
-                     not_assistant, no_text_or_call, too_long, template, not_insertable,
-                     no_session, second_hint, no_site, evidence_lost
-        preference   copied, not_assistant, too_long, template, no_session, same_tokens
-        anchor       those of lm_ce, not_assistant, no_session, second_anchor
-
-    Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1",
-    detail="5210 tokens")
-    """
-
-    channel: Channel
-    reason: str
-    session_id: str = ""
-    site_id: str = ""
-    count: int = 1
-    detail: str = ""
-
 
 Item = TrainingExample | PreferencePair | Skipped
 
@@ -107,7 +77,7 @@ def build_examples(
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
     kept_kinds: Collection[str] | None = None,
-    unmeasured: Literal["drop", "keep"] = "keep",
+    unmeasured: Unmeasured = "keep",
     position: HintPosition = "system",
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
@@ -118,7 +88,7 @@ def build_examples(
     measure is `unmeasured_hint`. `position` is hints.position. A RenderError of a
     template is a skip; the first one is raised only if all the sessions gave not one example.
     """
-    facts = _Facts.gather(sites, hints, preferences, anchors)
+    facts = SessionFacts.gather(sites, hints, preferences, anchors)
     first_error: RenderError | None = None
     built_sessions: set[str] = set()
     any_built = False
@@ -129,11 +99,16 @@ def build_examples(
             continue
         session_build = _SessionBuild(
             session,
-            facts=facts,
+            roles=turn_roles(
+                session,
+                facts=facts,
+                settings=settings,
+                kept_kinds=kept_kinds,
+                unmeasured=unmeasured,
+            ),
+            preferences=facts.preferences.get(session.id, []),
             renderer=renderer,
             settings=settings,
-            kept_kinds=kept_kinds,
-            unmeasured=unmeasured,
             position=position,
         )
         for item in session_build.items():
@@ -143,94 +118,6 @@ def build_examples(
     yield from facts.unused(built_sessions)
     if first_error is not None and not any_built:
         raise first_error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    sites: dict[str, list[Site]]
-    hints: dict[str, list[Hint]]
-    preferences: dict[str, list[Preference]]
-    anchors: dict[str, list[Anchor]]
-
-    @classmethod
-    def gather(
-        cls,
-        sites: Iterable[Site],
-        hints: Iterable[Hint],
-        preferences: Iterable[Preference],
-        anchors: Iterable[Anchor],
-    ) -> _Facts:
-        sites_by_session: dict[str, list[Site]] = defaultdict(list)
-        hints_by_site: dict[str, list[Hint]] = defaultdict(list)
-        preferences_by_session: dict[str, list[Preference]] = defaultdict(list)
-        for site in sites:
-            sites_by_session[site.session_id].append(site)
-        for hint in hints:
-            hints_by_site[hint.site_id].append(hint)
-        for preference in preferences:
-            preferences_by_session[preference.session_id].append(preference)
-        anchors_by_session: dict[str, list[Anchor]] = defaultdict(list)
-        for anchor in anchors:
-            anchors_by_session[anchor.session_id].append(anchor)
-        return cls(
-            sites=sites_by_session,
-            hints=hints_by_site,
-            preferences=preferences_by_session,
-            anchors=anchors_by_session,
-        )
-
-    def unused(self, built_sessions: set[str]) -> Iterator[Skipped]:
-        """Skips for facts of a session that was not built, and for hints without a site."""
-        known_sites = {site.id for sites in self.sites.values() for site in sites}
-        for session_id, sites in self.sites.items():
-            if session_id not in built_sessions:
-                yield Skipped(
-                    channel="hint", reason="no_session", session_id=session_id, count=len(sites)
-                )
-        for session_id, pairs in self.preferences.items():
-            if session_id not in built_sessions:
-                yield Skipped(
-                    channel="preference",
-                    reason="no_session",
-                    session_id=session_id,
-                    count=len(pairs),
-                )
-        for session_id, anchors in self.anchors.items():
-            if session_id not in built_sessions:
-                yield Skipped(
-                    channel="anchor", reason="no_session", session_id=session_id, count=len(anchors)
-                )
-        for site_id, hints in self.hints.items():
-            if site_id not in known_sites:
-                yield Skipped(channel="hint", reason="no_site", site_id=site_id, count=len(hints))
-            elif len(hints) > 1:
-                yield Skipped(
-                    channel="hint", reason="second_hint", site_id=site_id, count=len(hints) - 1
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """One mistaken message: the sites of its failed calls, in the order of the calls, and hints."""
-
-    sites: tuple[Site, ...]
-    hints: tuple[Hint, ...]
-
-    @property
-    def text(self) -> str:
-        """The texts of all hints, joined."""
-        return joined_text(self.hints)
-
-    @property
-    def refers_to(self) -> tuple[int, ...]:
-        """The turns that the hints or the calls refer to."""
-        return tuple(sorted({turn for hint in self.hints for turn in hint.refers_to}))
-
-    @property
-    def call_ids(self) -> tuple[str, ...]:
-        """The calls that failed; empty if a site is the whole message."""
-        call_ids = [site.call_id for site in self.sites if site.call_id is not None]
-        return tuple(call_ids) if len(call_ids) == len(self.sites) else ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -245,7 +132,7 @@ class _SegmentBuild:
     costs: SegmentCosts
     trainable: set[int]
     anchored: set[int]
-    targets: dict[int, _Target]
+    targets: dict[int, HintTarget]
     # what each target needs in its window
     window_targets: dict[int, WindowTarget] = field(default_factory=dict)
     trunks: list[Window] = field(default_factory=list)  # the windows of the examples
@@ -258,37 +145,25 @@ class _SessionBuild:
         self,
         session: Session,
         *,
-        facts: _Facts,
+        roles: TurnRoles,
+        preferences: Sequence[Preference],
         renderer: Renderer,
         settings: BuildSettings,
-        kept_kinds: Collection[str] | None,
-        unmeasured: Literal["drop", "keep"],
         position: HintPosition,
     ) -> None:
         self.session, self.renderer = session, renderer
         self.settings = settings
-        self.kept_kinds, self.unmeasured = kept_kinds, unmeasured
         self.hint_position: HintPosition = position
-        self.sites = facts.sites.get(session.id, [])
-        self.hints = facts.hints
-        self.preferences = facts.preferences.get(session.id, [])
-        self.anchors = facts.anchors.get(session.id, [])
+        self.roles, self.preferences = roles, preferences
         self.first_error: RenderError | None = None
         self.straddles: set[int] = set()
 
     def items(self) -> Iterator[Item]:
-        # 1. Decide for every turn what it may be: a hint target, trainable, anchored, or a skip.
         yield from self._content()
-        targets, skips = self._targets()
-        yield from skips
-        trainable, left_out = self._trainable()
-        for reason, left_out_turns in left_out.items():
-            yield self._skip(
-                "lm_ce", reason, count=len(left_out_turns), detail=_format_turns(left_out_turns)
-            )
-        anchored, skips = self._anchored(trainable, left_out)
-        yield from skips
-        # 2. Each segment by itself: its context is what the model had in view there.
+        yield from self.roles.skips
+        targets, trainable = self.roles.targets, self.roles.trainable
+        anchored = self.roles.anchored
+        # Each segment by itself: its context is what the model had in view there.
         for segment in self.session.segments:
             segment_turns = range(segment.start, segment.end)
             loss_turns = [t for t in segment_turns if t in trainable or t in targets]
@@ -305,7 +180,9 @@ class _SessionBuild:
                     pairs,
                 )
                 yield from self._anchors_lost(
-                    "template", [t for t in loss_turns if t in anchored], detail=str(error)
+                    "template",
+                    [t for t in loss_turns if t in anchored],
+                    detail=str(error),
                 )
                 continue
             positions = {number: p for p, number in enumerate(layout.numbers)}
@@ -331,7 +208,7 @@ class _SessionBuild:
                 "content",
                 "straddle",
                 count=len(self.straddles),
-                detail=_format_turns(self.straddles),
+                detail=format_turns(self.straddles),
             )
 
     def _skip(
@@ -353,119 +230,12 @@ class _SessionBuild:
         for name, count in sorted(notes.items()):
             yield self._skip("content", name, count=count)
 
-    def _author_passes(self, author: str | None) -> bool:
-        patterns = self.settings.authors
-        return not patterns or any(fnmatchcase(author or "", pattern) for pattern in patterns)
-
-    def _targets(self) -> tuple[dict[int, _Target], list[Skipped]]:
-        hinted_sites: dict[int, list[tuple[Site, Hint]]] = defaultdict(list)
-        skips: list[Skipped] = []
-        for site in self.sites:
-            hints = self.hints.get(site.id, [])
-            reason = self._why_no_target(site, hints[0] if hints else None)
-            if reason:
-                skips.append(
-                    self._skip(
-                        "hint",
-                        reason,
-                        site_id=site.id,
-                        detail=site.category if reason == "category" else "",
-                    )
-                )
-            else:
-                hinted_sites[site.turn].append((site, hints[0]))
-        return {turn: self._target(turn, pairs) for turn, pairs in hinted_sites.items()}, skips
-
-    def _target(self, turn: int, hinted_sites: list[tuple[Site, Hint]]) -> _Target:
-        order = {call.id: number for number, call in enumerate(self.session.turns[turn].calls)}
-        ordered = sorted(
-            hinted_sites, key=lambda site_and_hint: order.get(site_and_hint[0].call_id or "", -1)
-        )
-        return _Target(tuple(site for site, _ in ordered), tuple(hint for _, hint in ordered))
-
-    def _why_no_target(self, site: Site, hint: Hint | None) -> str:
-        turns = self.session.turns
-        if site.call_id is not None and site.call_id not in {
-            c.id for turn in turns[site.turn : site.turn + 1] for c in turn.calls
-        }:
-            problem = (
-                f"turn {site.turn} does not hold the call {site.call_id}: the site belongs to"
-                " another state of this session"
-            )
-            raise SiteError(
-                problem, where=site.id, fix="run again: recompose sites, then recompose hints"
-            )
-        if not site.is_target:
-            return "category"
-        if not 0 <= site.turn < len(turns) or turns[site.turn].role != "assistant":
-            return "not_assistant"
-        if site.turn < self.session.copied:
-            return "copied"
-        if not self._author_passes(turns[site.turn].author):
-            return "author"
-        if not has_body(turns[site.turn]):
-            return "no_text_or_call"
-        if hint is None:
-            return "no_hint"
-        if self.kept_kinds is None:
-            return ""
-        if site.kind not in self.kept_kinds:
-            return "weak_hint"
-        is_used = self.unmeasured == "keep" or hint.is_measurable
-        return "" if is_used else "unmeasured_hint"
-
-    def _trainable(self) -> tuple[set[int], dict[str, list[int]]]:
-        """Turns of models that lm_ce may train, and by reason those that it may not."""
-        at_sites = {site.turn for site in self.sites if site.bars_lm_ce}
-        rejected = {p.turn for p in self.preferences if p.rejected is None}
-        trainable: set[int] = set()
-        left_out: dict[str, list[int]] = defaultdict(list)
-        turns = self.session.turns
-        for number, turn in enumerate(turns):
-            if turn.role != "assistant":
-                continue
-            if number < self.session.copied:
-                left_out["copied"].append(number)
-            elif number in at_sites:
-                left_out["site"].append(number)
-            elif number in rejected:
-                left_out["dispreferred"].append(number)
-            elif not self._author_passes(turn.author):
-                left_out["author"].append(number)
-            elif not has_body(turn):
-                left_out["no_text_or_call"].append(number)
-            elif number + 1 < len(turns) and turns[number + 1].is_interrupt:
-                left_out["interrupted"].append(number)
-            else:
-                trainable.add(number)
-        return trainable, left_out
-
-    def _anchored(
-        self, trainable: set[int], left_out: dict[str, list[int]]
-    ) -> tuple[set[int], list[Skipped]]:
-        """Turns to hold in place, and skips; what lm_ce must leave alone is never an anchor."""
-        reasons = {number: reason for reason, numbers in left_out.items() for number in numbers}
-        anchored: set[int] = set()
-        lost_turns: dict[str, list[int]] = defaultdict(list)
-        for turn in (anchor.turn for anchor in self.anchors):
-            if turn in anchored:
-                lost_turns["second_anchor"].append(turn)
-            elif turn in trainable:
-                anchored.add(turn)
-            else:
-                lost_turns[reasons.get(turn, "not_assistant")].append(turn)
-        return anchored, [
-            skip
-            for reason, turns in lost_turns.items()
-            for skip in self._anchors_lost(reason, turns)
-        ]
-
     def _anchors_lost(
         self, reason: str, turns: Sequence[int], *, detail: str = ""
     ) -> Iterator[Skipped]:
         if turns:
             yield self._skip(
-                "anchor", reason, count=len(turns), detail=detail or _format_turns(turns)
+                "anchor", reason, count=len(turns), detail=detail or format_turns(turns)
             )
 
     def _examples(self, build: _SegmentBuild) -> Iterator[Item]:
@@ -515,8 +285,8 @@ class _SessionBuild:
             else ()
         )
 
-    def _without_evidence(self, target: _Target, lost: Sequence[int]) -> Iterator[Skipped]:
-        detail = f"{_format_turns(lost)} that it refers to do not fit into its window"
+    def _without_evidence(self, target: HintTarget, lost: Sequence[int]) -> Iterator[Skipped]:
+        detail = f"{format_turns(lost)} that it refers to do not fit into its window"
         for site in target.sites:
             yield self._skip("hint", "evidence_lost", site_id=site.id, detail=detail)
 
@@ -537,7 +307,7 @@ class _SessionBuild:
         self,
         error: RenderError,
         turns: Sequence[int],
-        targets: Sequence[_Target],
+        targets: Sequence[HintTarget],
         pairs: Sequence[Preference],
     ) -> Iterator[Skipped]:
         self.first_error = self.first_error or error
@@ -546,7 +316,7 @@ class _SessionBuild:
         lost_turns = {*turns, *(site.turn for target in targets for site in target.sites)}
         if lost_calls := [t for t in sorted(lost_turns) if self.session.turns[t].calls]:
             yield self._skip(
-                "content", "lost_calls", count=len(lost_calls), detail=_format_turns(lost_calls)
+                "content", "lost_calls", count=len(lost_calls), detail=format_turns(lost_calls)
             )
         for site in (site for target in targets for site in target.sites):
             yield self._skip("hint", "template", site_id=site.id, detail=str(error))
@@ -793,8 +563,3 @@ def _missing_turns(build: _SegmentBuild, window: Window, position: int) -> tuple
     present = {build.numbers[p] for p in window.positions if p < position}
     needed = {*build.targets[position].refers_to, *build.numbers[max(0, position - 1) : position]}
     return tuple(sorted(needed - present))
-
-
-def _format_turns(numbers: Iterable[int]) -> str:
-    ordered = sorted(numbers)
-    return "turns " + ", ".join(map(str, ordered[:20])) + (", ..." if len(ordered) > 20 else "")

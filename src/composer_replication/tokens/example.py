@@ -4,11 +4,11 @@ One session window with a mistake in A1 (P prompt, A assistant messages, E tool 
 message):
 
     ids       = P0 + A0 + E0 + [header] + A1 + E1 ...
-    lm_spans  = the spans of A0, A2, ...   (never A1: the hint channel pushes away from it)
+    lm_spans  = the spans of A0, A2, ...   (never A1, the mistaken message)
     hints[0]  : at = position before A1's header, hint_ids = H,
                 span = A1's tokens, end token included, header excluded
-    student   = ids[:span.end]
-    teacher   = ids[:at] + H + ids[at:span.end]     (an insertion and nothing else)
+    student   = ids[:span[1]]
+    teacher   = ids[:at] + H + ids[at:span[1]]      (an insertion and nothing else)
 
 Positions are indices into `ids`; a span (a, b) is half-open. The logits that predict token j are at
 position j - 1.
@@ -147,12 +147,13 @@ class HintView:
 
     def __post_init__(self) -> None:
         a, b = self.span
+        # flattened, the borders of the parts must rise: the parts are in order and do not touch
         if self.parts and (
             (self.parts[0][0], self.parts[-1][1]) != (a, b)
             or any(c >= d for c, d in pairwise(sum(self.parts, ())))
         ):
             raise AlignmentError(
-                f"the parts {self.parts} do not fill the target's span {a}-{b} in order",
+                f"the parts {self.parts} are not in order, or do not reach from {a} to {b}",
                 where=self.site_id,
             )
         if not 0 < self.at <= a < b:
@@ -273,7 +274,7 @@ class SampledMessage:
 class TrainingExample:
     """One token sequence the student is scored on, with what each channel trains of it.
 
-    `trained` are the spans of lm_ce, `actions` those of the policy channel, `anchored` the messages
+    `lm_spans` are those of lm_ce, `actions` those of the policy channel, `anchored` the messages
     that the preference channel holds in place (teachers agreed with them, or did not agree among
     themselves), `hints` the views of the hint channel. Raises AlignmentError if a span leaves the
     ids, if a view's target ids differ from those at its span, or if lm_ce or an anchor would train
@@ -293,7 +294,7 @@ class TrainingExample:
     def __post_init__(self) -> None:
         n = len(self.ids)
         for channel, spans in (
-            ("trained", self.lm_spans),
+            ("lm_ce", self.lm_spans),
             ("action", [action.span for action in self.actions]),
             ("anchored", self.anchored),
         ):

@@ -14,6 +14,12 @@ from typing import Literal
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
+LONGER_THAN_A_CARD = (
+    "a session that one card cannot hold is not split over cards here (context parallelism): verl"
+    " and prime-rl do that"
+)
+"""What an error says of a context that is too long."""
+
 
 def forward_sizes(
     examples: Sequence[TrainingExample],
@@ -59,5 +65,5 @@ def check_forward_size(
     if size > micro_tokens:
         raise ConfigError(
             f"{what} needs {size} tokens in one forward, train.micro_tokens is {micro_tokens}",
-            fix=f"set train.micro_tokens = {size} or more, or {remedy}",
+            fix=f"set train.micro_tokens = {size} or more, or {remedy}; {LONGER_THAN_A_CARD}",
         )

@@ -4,6 +4,7 @@
         model.safetensors        or adapter_model.safetensors; with config.json and the tokenizer
                                  readable by from_pretrained
         optimiser.safetensors    "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
+                                 (training/optimiser.py: others in 8 bits)
         references.safetensors   "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
         trainer.json             step, settings, hashes of data and start weights, means of channels
                                  and clip, health, good or not
@@ -45,6 +46,8 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import load_weights, read_tensors, save_student
+from composer_replication.models.sharding import gathered
+from composer_replication.training.optimiser import load_state, saved_states
 
 REFERENCES = "references.safetensors"
 REJECTED = "rejected_"
@@ -59,33 +62,29 @@ def save_checkpoint(
     state: Mapping[str, Any],
     keep: int,
     extra: Mapping[str, Tensor] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+    moments: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest
     good one; returns its folder.
 
     `extra` are tensors that are neither weights nor optimiser state
-    (`TrainingModels.extra_tensors`); `load_extra` reads them. Everything is on the disk before the
-    folder gets its name, and so are the run's lines up to here. Raises UnwrittenError if there is
-    no room for it: earlier checkpoints stay as they were.
+    (`TrainingModels.extra_tensors`); `load_extra` reads them. `weights` and `moments` (the
+    optimiser's) are those of sharded ones, `gathered`. Everything is on the disk before the folder
+    gets its name, and so are the run's lines up to here. Raises UnwrittenError if there is no room
+    for it: earlier checkpoints stay as they were.
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
     remove_partial_checkpoints(run, keep=keep)
     with _CompleteOrRemoved(run, scratch, step=step):
         make_folder(scratch)
-        save_student(student, scratch)
-        names = {parameter: name for name, parameter in student.model.named_parameters()}
-        tensors = {
-            f"{names[parameter]}/{key}": value.detach().cpu().contiguous()
-            for parameter, slots in optimiser.state.items()
-            for key, value in slots.items()
-        }
-        save_file(tensors, str(scratch / OPTIMISER))
+        save_student(student, scratch, weights=weights)
+        if moments is None:
+            moments = gathered(optimiser_moments(student, optimiser), keep=True)
+        save_file(dict(moments), str(scratch / OPTIMISER))
         if extra:
-            save_file(
-                {name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()},
-                str(scratch / REFERENCES),
-            )
+            save_file(gathered(extra, keep=True), str(scratch / REFERENCES))
         write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
         seal(scratch)
         make_private(scratch)  # libraries wrote into it
@@ -98,6 +97,13 @@ def save_checkpoint(
     for old in _outdated(run, keep=keep):
         _remove(old)
     return folder
+
+
+def optimiser_moments(student: Student, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state by name: "<parameter>/exp_avg", "<parameter>/exp_avg_sq" and
+    "<parameter>/step" of AdamW."""
+    names = {parameter: name for name, parameter in student.model.named_parameters()}
+    return {f"{names[parameter]}/{key}": value for parameter, key, value in saved_states(optimiser)}
 
 
 class _CompleteOrRemoved:
@@ -226,15 +232,12 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
     parameters = dict(student.model.named_parameters())
     for key, value in read_tensors(folder / OPTIMISER).items():
         name, slot = key.rsplit("/", 1)
-        if name not in parameters or (slot != "step" and value.shape != parameters[name].shape):
-            problem = f"the optimiser state is of another model: {name} does not fit"
+        parameter = parameters.get(name)
+        if parameter is None or not load_state(optimiser, parameter, name=slot, value=value):
+            problem = f"the optimiser state is of another model or optimiser: {key} does not fit"
             raise DataError(
                 problem, where=str(folder / OPTIMISER), fix="resume with the run's own student"
             )
-        # AdamW keeps its step count on the CPU
-        optimiser.state[parameters[name]][slot] = (
-            value if slot == "step" else value.to(parameters[name].device)
-        )
 
 
 def load_extra(folder: Path) -> dict[str, Tensor]:

@@ -12,10 +12,12 @@ from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.jsonl import write_json
 from composer_replication.losses.total import RunningMean
+from composer_replication.models.sharding import gathered
 from composer_replication.training.checkpoint import (
     check_resume,
     load_extra,
     load_tensors,
+    optimiser_moments,
     read_state,
     remove_partial_checkpoints,
     save_checkpoint,
@@ -45,6 +47,14 @@ class CheckpointManager:
         writes. `health_metrics` were measured of these weights."""
         trainer = self.trainer
         is_good = {} if self.rollback is None else {"good": self.rollback.health.is_good}
+        extra, whole_tensors = trainer.models.extra_tensors(), {}
+        if trainer.models.sharding is not None:  # every rank takes part, the main one keeps them
+            student, keep = trainer.models.student, self.run_logger.main
+            whole_tensors = {
+                "weights": gathered(dict(student.model.named_parameters()), keep=keep),
+                "moments": gathered(optimiser_moments(student, trainer.optimiser), keep=keep),
+            }
+            extra = gathered(extra, keep=keep)
         if self.run_logger.main:
             clip_mean = trainer.clip.mean
             state = {
@@ -66,7 +76,8 @@ class CheckpointManager:
                 optimiser=trainer.optimiser,
                 state=state,
                 keep=trainer.settings.keep_checkpoints,
-                extra=trainer.models.extra_tensors(),
+                extra=extra,
+                **whole_tensors,
             )
         self.run_logger.event("checkpoint", step=steps, **is_good, **(health_metrics or {}))
         trainer.accelerator.wait_for_everyone()

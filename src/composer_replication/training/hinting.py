@@ -1,5 +1,5 @@
-"""The hint channel's controls (train.hint): which teacher, which divergence, what is clipped and
-weighted, and credit on advantages.
+"""The hint channel's settings (train.hint) in the loss: teacher, divergence, clips,
+weights, and credit on advantages.
 
     teacher logits = those of one model, or of the trust region of two (the student now and at the
                      start); with `contrast`, less the effect of another site's hint
@@ -77,7 +77,7 @@ def hint_loss(
     """The hint channel's loss on the tokens of the views, unreduced; `t` is the teacher's share in
     TAID's mixture.
 
-    Metrics, each if its control is on: `clipped` (share of tokens above token_clip),
+    Metrics, each if its setting is on: `clipped` (share of tokens above token_clip),
     `importance_cut` (share above importance_clip), `raw` (mean divergence before clip and weights;
     TAID's schedule reads it), `k3` (the sampled token's estimate of the KL).
     """
@@ -140,12 +140,10 @@ def teacher_rows(settings: HintSettings, student_RV: Tensor, teachers_KRV: Tenso
             f"{len(teachers_KRV)} teachers were scored,"
             f" {models * (1 + settings.contrast)} are needed"
         )
-    right_RV = mixed_teacher(settings, teachers_KRV[:models])
+    own_RV = mixed_teacher(settings, teachers_KRV[:models])
     if not settings.contrast:
-        return right_RV
-    return contrast_target(
-        student_RV, right_RV, mixed_teacher(settings, teachers_KRV[models:])[None]
-    )
+        return own_RV
+    return contrast_target(student_RV, own_RV, mixed_teacher(settings, teachers_KRV[models:])[None])
 
 
 def plain_divergence(settings: HintSettings) -> Divergence:
@@ -364,12 +362,10 @@ def _evidence(
     settings: HintSettings, student: ScoredHidden, teachers: Sequence[ScoredHidden], ids_N: Tensor
 ) -> Tensor:
     models = num_models(settings)
-    right_N = _teacher_logprobs(settings, teachers[:models], ids_N)
+    own_N = _teacher_logprobs(settings, teachers[:models], ids_N)
     if settings.contrast:
-        return contrast_evidence(
-            right_N, _teacher_logprobs(settings, teachers[models:], ids_N)[None]
-        )
-    return hint_evidence(fused_logprobs(*student, ids_N, temperature=settings.temperature), right_N)
+        return contrast_evidence(own_N, _teacher_logprobs(settings, teachers[models:], ids_N)[None])
+    return hint_evidence(fused_logprobs(*student, ids_N, temperature=settings.temperature), own_N)
 
 
 def _teacher_logprobs(

@@ -37,6 +37,7 @@ from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.joined import joined
 from composer_replication.training.passes import score_targets
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels
@@ -89,11 +90,12 @@ def keep_reference(
     missing = [name for name in pairs_by_hash if name not in loaded]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     rank_scored: list[tuple[str, Tensor]] = []
-    for number, name in enumerate(share := missing[rank::world], 1):
-        trainer.on_progress(
-            partial("the start scores the pairs: {} of {}".format, number, len(share))
-        )
-        rank_scored.append((name, _score(trainer.models, pairs_by_hash[name])))
+    with joined(trainer.models):
+        for number, name in enumerate(share := missing[rank::world], 1):
+            trainer.on_progress(
+                partial("the start scores the pairs: {} of {}".format, number, len(share))
+            )
+            rank_scored.append((name, _score(trainer.models, pairs_by_hash[name])))
     scored: dict[str, Tensor] = dict(gather_object(rank_scored))
     if scored and path is not None and trainer.accelerator.is_main_process:
         _write(path, {**_read(path, None), **scored})

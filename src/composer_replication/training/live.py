@@ -11,8 +11,8 @@ builder. Its ids are the sampled ones; where the builder renders them again, the
 by one. lm_ce gets nothing from rollouts: the student's own text is no demonstration. Everything is
 a function of (config.seed, step) and the weights, so a resumed run repeats itself bit by bit on the
 same CPU. Every rank samples the same rollouts from the same seed, and takes its share of the
-examples in `train_step`. An episode that ran out of room, or ended in malformed calls, is scored
-like any other; none is dropped.
+examples in `train_step`. An episode that reached its token limit, or ended in malformed calls, is
+scored like any other. Only rollouts that are stale, or that a server left unanswered, are dropped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
 """Measures the KL of each rollout to the start weights, by session id; training/rollback.py holds
 those weights."""
 # an episode is one window: views that do not fit into a forward are counted here, not cut
-_WHOLE = BuildSettings(max_tokens=1_000_000_000)
+_UNCUT = BuildSettings(max_tokens=1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,14 +243,15 @@ class RolloutSource:
             count=self.renderer.codec.count,
             seed=self._seed(f"placebo:{step}"),
         )
-        # 3. Draw the messages to train on. All hints of a message are drawn together.
+        # 3. Draw the messages to train on, each keyed by its first site. All hints of a message are
+        #    drawn together.
         messages = {hints[0].site_id: hints for hints in written.messages(nulled.hints)}
         chosen = draw_messages(
             tuple(messages),
             limit=config.rollouts.hint_sites,
             seed_of=lambda site_id: self._seed(f"site:{step}:{site_id}"),
         )
-        drawn = [hint for first, hints in messages.items() if first in chosen for hint in hints]
+        drawn = [hint for site_id, hints in messages.items() if site_id in chosen for hint in hints]
         # 4. Build the views, and leave out those that do not fit into a forward.
         built = self._build_views(rollouts, sites=written.sites, hints=drawn)
         fitting = {
@@ -286,7 +287,7 @@ class RolloutSource:
             sites=[site for site in sites.values() if site.session_id in chosen],
             hints=hints,
             renderer=self.renderer,
-            settings=_WHOLE,
+            settings=_UNCUT,
             position=self.config.hints.position,
         )
         hinted_examples = [

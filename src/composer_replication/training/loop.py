@@ -167,6 +167,7 @@ def judge_weights(
     any. Raises StoppedError if they break a rule."""
     if setup.rollback is None or live_step is None:
         return {}
+    setup.run_logger.progress(lambda: "measuring the new weights before the checkpoint")
     return setup.rollback.check_weights(
         live_step, steps=steps, last=steps == setup.config.train.steps
     )

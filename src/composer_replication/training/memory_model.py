@@ -209,7 +209,7 @@ class _Model:
 
     @property
     def in_8_bits(self) -> bool:
-        return getattr(self.config.train, "optimiser", "adamw") == "adamw_8bit"
+        return self.config.train.optimiser == "adamw_8bit"
 
     def held(self) -> dict[str, float]:
         """What is there all the time."""
@@ -231,7 +231,7 @@ class _Model:
 
     @property
     def is_sharded(self) -> bool:
-        return self.ranks > 1 and getattr(self.config.train, "fsdp", False)
+        return self.ranks > 1 and self.config.train.fsdp
 
     @property
     def gathered(self) -> float:

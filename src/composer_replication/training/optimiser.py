@@ -9,6 +9,7 @@ sites, Dr.GRPO's division by all rollouts. So the bound follows the run.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,12 @@ from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.total import RunningMean
+from composer_replication.models.quantised_base import load_bitsandbytes
+from composer_replication.models.sharding import part_of
 
 BETAS = (0.9, 0.95)
+_CODES = ("qmap1", "qmap2")  # the numbers that 8-bit states stand for
+_TABLES = (*_CODES, "absmax1", "absmax2")  # and the scale of each block of 256
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:
@@ -37,16 +42,47 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
     )
 
 
-def make_optimiser(model: Any, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW over the trainable weights; weight decay on matrices only."""
+def make_optimiser(model: Any, settings: TrainSettings) -> torch.optim.Optimizer:
+    """AdamW over the trainable weights; weight decay on matrices only.
+
+    Raises MissingExtraError for states in 8 bits without bitsandbytes.
+    """
+    kind: Any = torch.optim.AdamW
+    if settings.optimiser == "adamw_8bit":
+        kind = load_bitsandbytes().optim.AdamW8bit
     trainable = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=settings.learning_rate, betas=BETAS
-    )
+    return kind([g for g in groups if g["params"]], lr=settings.learning_rate, betas=BETAS)
+
+
+def saved_states(optimiser: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
+    """(parameter, name, value) of each state, in memory of its own.
+
+    With 8 bits the number of steps is an int, and all parameters share the tables of codes.
+    """
+    for parameter, states in optimiser.state.items():
+        for name, value in states.items():
+            value = torch.as_tensor(value).detach()
+            yield parameter, name, value.clone() if name in _CODES else value
+
+
+def load_state(
+    optimiser: torch.optim.Optimizer, parameter: Tensor, *, name: str, value: Tensor
+) -> bool:
+    """Put a saved state back; False if it does not fit the parameter, or is another optimiser's."""
+    is_8bit = not isinstance(optimiser, torch.optim.AdamW)
+    per_number = ("state1", "state2") if is_8bit else ("exp_avg", "exp_avg_sq")
+    if name == "step":
+        # AdamW keeps its step count on the CPU
+        optimiser.state[parameter][name] = int(value) if is_8bit else value
+        return True
+    fits = value.shape == parameter.shape if name in per_number else is_8bit and name in _TABLES
+    if fits:
+        optimiser.state[parameter][name] = part_of(value.to(parameter.device), like=parameter)
+    return fits
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

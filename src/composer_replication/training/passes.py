@@ -33,10 +33,11 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.models.activations import in_host_memory, tiled
 from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
-from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
+from composer_replication.models.tree_forward import dropout_active, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, ForestBuilder, Pass
 from composer_replication.training.channel_weights import channel_weights
+from composer_replication.training.joined import walk_back
 from composer_replication.training.reference import Reference
 from composer_replication.training.training_models import TrainingModels
 
@@ -130,12 +131,7 @@ class ForwardResults:
             for hidden, leaf in self.leaves or ()
             if hidden.requires_grad and leaf.grad is not None
         ]
-        if pairs:
-            hidden, grads = zip(*pairs, strict=True)
-            model = models.student.model
-            tree = tree_attention(model) if models.layout == "tree" else nullcontext()
-            with tree, tiled(model, tile=models.settings.tile):
-                torch.autograd.backward(hidden, grads)
+        walk_back(models, [hidden for hidden, _ in pairs], [grad for _, grad in pairs])
 
 
 def run_passes(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:

@@ -31,6 +31,7 @@ from composer_replication.models.forward import (
     sliced_predictors,
 )
 from composer_replication.models.load_student import Student
+from composer_replication.models.sharding import part_of
 from composer_replication.tokens.batch import Rows, Targets
 
 
@@ -99,6 +100,11 @@ class Reference:
             for name, weight in self.moving.items():
                 weight.lerp_(student[name].to(weight.dtype), self.ema)
 
+    def with_new_weights(self) -> Reference:
+        """The same reference after its model's weights were replaced, by their shards."""
+        parameters = dict(self.model.named_parameters())
+        return replace(self, moving={name: parameters[name] for name in self.moving})
+
     def tensors(self) -> dict[str, Tensor]:
         """The weights that a checkpoint must hold, by name: none if the reference can be made again
         from the start or the student."""
@@ -115,7 +121,7 @@ class Reference:
             )
             raise DataError(problem, fix="resume with the run's own student and hint.teacher")
         for name, tensor in tensors.items():
-            own_tensors[name].copy_(tensor)
+            own_tensors[name].copy_(part_of(tensor, like=own_tensors[name]))
 
 
 def live_reference(student: Student) -> Reference:

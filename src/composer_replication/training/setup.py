@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir
@@ -31,6 +29,7 @@ from composer_replication.training.generator import Generator
 from composer_replication.training.inputs import TrainingData
 from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import RolloutSource
+from composer_replication.training.ranks import join_ranks
 from composer_replication.training.rollback import Rollback
 from composer_replication.training.run_logger import Listener, Phase, RunLogger
 from composer_replication.training.state import Trainer, make_trainer
@@ -102,7 +101,7 @@ def open_training(
             where=str(run.path),
             fix="resume it, or start a new run",
         )
-    accelerator = Accelerator()
+    accelerator = join_ranks()
     trainer = make_trainer(config, student=student, accelerator=accelerator)
     if trainer.models.why_rows:
         data.check_rows(config.train)

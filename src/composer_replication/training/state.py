@@ -15,6 +15,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load_student import Student
+from composer_replication.models.sharding import Sharding
 from composer_replication.training.channel_weights import channel_weights, health_weights
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip, make_optimiser
@@ -67,7 +68,9 @@ def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) 
     """A trainer at step 0, with references made from the student's weights as they are now."""
     settings = config.train
     # first: it moves the student to its device, where the optimiser looks for the parameters
-    models = make_models(settings, student=student, device=accelerator.device)
+    device = accelerator.device
+    sharding = Sharding.over_ranks(device) if settings.fsdp else None
+    models = make_models(settings, student=student, device=device, sharding=sharding)
     return Trainer(
         config=config,
         models=models,

@@ -37,12 +37,14 @@ from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
+from composer_replication.models.sharding import unsharded
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
 from composer_replication.training.batch_sampler import share
 from composer_replication.training.channels import CHANNEL_METRICS, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hint_inputs import check_views, with_wrong_hints
 from composer_replication.training.inputs import StepInputs
+from composer_replication.training.joined import joined
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.packing import (
     Micro,
@@ -287,6 +289,32 @@ def accumulate(
     sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=device)
     # columns: sum, number of values
     metric_sums = torch.zeros(len(CHANNEL_METRICS), 2, dtype=torch.float64, device=device)
+    with joined(models):
+        _score_micro_batches(
+            trainer, micros, counts, scales=scales, sums=sums, metric_sums=metric_sums
+        )
+    if trainer.accelerator.num_processes > 1:
+        sums, metric_sums = _over_ranks(trainer, sums), _over_ranks(trainer, metric_sums)
+    if trainer.accelerator.num_processes > 1 and scales is not None and models.sharding is None:
+        # a rank without this channel adds zeros: one that skipped the call would hang the others
+        for parameter in trainer.trainable():
+            grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+            parameter.grad = _over_ranks(trainer, grad)
+    return _channel_steps(trainer.settings, counts, sums=sums, metric_sums=metric_sums)
+
+
+def _score_micro_batches(
+    trainer: Trainer,
+    micros: list[Micro],
+    counts: Counts,
+    *,
+    scales: Mapping[Channel, float] | None,
+    sums: Tensor,
+    metric_sums: Tensor,
+) -> None:
+    """Score this rank's micro-batches into `sums` and `metric_sums`; with `scales`, also backward
+    their scaled sum."""
+    models, device = trainer.models, trainer.accelerator.device
     for number, (examples, pairs) in enumerate(micros, 1):
         trainer.on_progress(
             partial("forward and backward: part {} of {}".format, number, len(micros))
@@ -308,13 +336,6 @@ def accumulate(
             measure_channels(sums, [losses.pop(0)], leaves, scales=scales)
         if scales is not None:
             forwards.backward(models)
-    if trainer.accelerator.num_processes > 1:
-        sums, metric_sums = _over_ranks(trainer, sums), _over_ranks(trainer, metric_sums)
-        # a rank without this channel adds zeros: one that skipped the call would hang the others
-        for parameter in trainer.trainable() if scales is not None else ():
-            grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            parameter.grad = _over_ranks(trainer, grad)
-    return _channel_steps(trainer.settings, counts, sums=sums, metric_sums=metric_sums)
 
 
 def _channel_steps(
@@ -385,6 +406,7 @@ def measure_channels(
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:
-    """The norm of all gradients together; 0 if there is none."""
+    """The norm of all gradients together, of all ranks' shards if they are sharded; 0 if there is
+    none."""
     grads = [p.grad for p in parameters if p.grad is not None]
-    return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+    return float(unsharded(torch.nn.utils.get_total_norm(grads))) if grads else 0.0

@@ -18,6 +18,7 @@ from composer_replication.losses.policy import token_logprobs
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.hinting import mixed_teacher, plain_divergence
+from composer_replication.training.joined import joined
 from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import Reference, live_reference
 from composer_replication.training.run_logger import RunLogger
@@ -103,16 +104,17 @@ class TokenProbe:
         if not self.examples:
             return
         student = self.models.student
-        table = token_table(
-            self.examples,
-            student=live_reference(student),
-            teachers=self.models.teachers,
-            hint_settings=self.models.settings.hint,
-            tokenizer=student.tokenizer,
-            pad_id=student.pad_id,
-            max_tokens=self.models.settings.micro_tokens,
-            device=self.models.device,
-        )
+        with joined(self.models):
+            table = token_table(
+                self.examples,
+                student=live_reference(student),
+                teachers=self.models.teachers,
+                hint_settings=self.models.settings.hint,
+                tokenizer=student.tokenizer,
+                pad_id=student.pad_id,
+                max_tokens=self.models.settings.micro_tokens,
+                device=self.models.device,
+            )
         self.run_logger.tokens(step, table)
 
 

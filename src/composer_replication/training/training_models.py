@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.models.activations import check_tiles, checkpoint_layers
 from composer_replication.models.load_student import Student
+from composer_replication.models.sharding import Sharding, shard_model
 from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.hinting import taid_schedule
@@ -31,6 +32,7 @@ class TrainingModels:
     `layout` is how the forwards of a step are laid out; `why_rows` is why it is not the tree that
     the settings ask for ("" if it is). `reference_model` is the second half of a trust region, the
     weights at the start. `taid` is the schedule of TAID's mixture, None if it does not move.
+    `sharding` is None if each rank holds all weights, `joined` outside of `joined(models)`.
     """
 
     settings: TrainSettings
@@ -41,6 +43,8 @@ class TrainingModels:
     why_rows: str = ""
     reference_model: Reference | None = None
     taid: TaidSchedule | None = None
+    sharding: Sharding | None = None
+    joined: Any = None
 
     @property
     def teachers(self) -> tuple[Reference, ...]:
@@ -84,11 +88,20 @@ class TrainingModels:
 
 
 def make_models(
-    settings: TrainSettings, *, student: Student, device: torch.device
+    settings: TrainSettings,
+    *,
+    student: Student,
+    device: torch.device,
+    sharding: Sharding | None = None,
 ) -> TrainingModels:
     """The student on its device and in training mode, and references made from its weights as they
-    are now: call it before the first step and before a checkpoint is loaded."""
-    student.model.to(device).train()
+    are now: call it before the first step and before a checkpoint is loaded.
+
+    With a sharding all ranks must call it.
+    """
+    student.model.train()
+    if sharding is None:
+        student.model.to(device)
     hint, weights = settings.hint, channel_weights(settings)
     needs_dpo_reference = weights["preference"] > 0 and settings.preference.has_reference
     scoring = make_references(
@@ -102,6 +115,8 @@ def make_models(
     if hint.weight and hint.teacher == "trust_region":
         # one frozen copy of the start is enough for both
         reference_model = scoring.get("preference") or frozen_reference(student)
+    if sharding is not None:
+        _shard(student, scoring, reference_model, sharding=sharding)
     why_rows = why_not_tree(student.model) if settings.layout == "tree" else ""
     if settings.checkpoint == "layers":
         checkpoint_layers(student.model)
@@ -116,4 +131,22 @@ def make_models(
         why_rows=why_rows,
         reference_model=reference_model,
         taid=taid_schedule(hint, steps=settings.steps) if hint.weight else None,
+        sharding=sharding,
     )
+
+
+def _shard(
+    student: Student,
+    references: dict[Channel, Reference],
+    reference_model: Reference | None,
+    *,
+    sharding: Sharding,
+) -> None:
+    """Shard the student and the copies of it, which were made before, as a sharded model cannot be
+    copied. Weights that a copy shared with the student are sharded for both."""
+    frozen = [] if reference_model is None else [reference_model.model]
+    models = [student.model, *(reference.model for reference in references.values()), *frozen]
+    for model in {id(model): model for model in models}.values():
+        shard_model(model, sharding)
+    for name, reference in references.items():
+        references[name] = reference.with_new_weights()

@@ -36,8 +36,6 @@ from composer_replication.workshop.tasks import Task
 from composer_replication.workshop.vocabulary import LISTER, TESTER
 
 SYSTEM_TEXT = "Work on the files with the tools. Run the tests. Then say Done."
-"""The type of an `Opaque` block that holds a call which could not be parsed; the sampler of
-rollouts writes it."""
 MAX_HITS = 4
 BY_CONSTRUCTION = (
     "By construction: on this level three families of mistakes were planted in the player's habits,"

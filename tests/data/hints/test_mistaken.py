@@ -12,7 +12,7 @@ from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.data.hints.context import SiteContext, site_context
 from composer_replication.data.hints.mistaken import prohibition
 from composer_replication.data.hints.ran import help_line
-from composer_replication.data.hints.writers import TEMPLATES
+from composer_replication.data.hints.templates import TEMPLATES
 from tests.data.hints.test_write import MISSING, hint, report
 from tests.data.hints.test_writers import after, did
 from tests.data.sites.builder import bash, calls, failed, human, one_call, results, session

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+import composer_replication.data.hints.write as write_module
 from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint
 from composer_replication.core.trace import Session, ToolSpec
 from composer_replication.data.hints.context import SiteContext, site_context
+from composer_replication.data.hints.templates import TEMPLATES
 from composer_replication.data.hints.write import HintReport, write_hints
 from composer_replication.data.hints.writers import (
     BUILT_IN,
     KNOWS,
-    TEMPLATES,
     WRITERS,
     used_hindsight,
 )
@@ -508,10 +509,9 @@ def test_an_unknown_ref_is_answered_with_branches_seen() -> None:
 def test_every_writer_says_what_it_knows_and_every_template_is_used() -> None:
     assert set(WRITERS.values()) <= set(KNOWS)
     assert set(BUILT_IN) == {w.__name__ for w in KNOWS}
-    source = Path(
-        __import__("composer_replication.data.hints.writers", fromlist=["x"]).__file__
-    ).read_text()
-    unused = [name for name in TEMPLATES if f'_fill("{name}"' not in source and name != "rules"]
+    folder = Path(write_module.__file__).parent
+    source = "".join(path.read_text("utf-8") for path in folder.glob("*writers.py"))
+    unused = [name for name in TEMPLATES if f'fill("{name}"' not in source and name != "rules"]
     assert unused == []
 
 

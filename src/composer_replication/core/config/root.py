@@ -49,6 +49,24 @@ class Config(Settings):
     evaluate: EvaluateSettings = EvaluateSettings()
 
     @model_validator(mode="after")
+    def _what_sharded_weights_cannot(self) -> Self:
+        if self.train.fsdp and self.rollouts.env:
+            message = (
+                "train.fsdp shards the weights, and the student cannot play rollouts with a part of"
+                " them"
+            )
+            raise ValueError(
+                f"{message}; set train.fsdp = false, or train with verl or prime-rl, whose own"
+                " inference servers hold all weights"
+            )
+        if self.train.fsdp and self.student.load_in_4bit:
+            raise ValueError(
+                "train.fsdp cannot shard weights that bitsandbytes stores in 4 bits; set train.fsdp"
+                " = false, or student.load_in_4bit = false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _policy_is_what_samples(self) -> Self:
         if self.train.policy.weight and self.rollouts.temperature != 1:
             message = (

@@ -184,9 +184,17 @@ class TrainSettings(Settings):
     offload: bool = False
     """The layers' inputs wait in host memory for the backward; needs checkpoint = "layers". Same
     losses and gradients; on the card the inputs of one layer remain, in place of those of all."""
+    fsdp: bool = False
+    """Shard weights, gradients, optimiser and references over the ranks (FSDP2): each keeps 1 / N
+    of them, and gathers a layer while it runs. Same losses and gradients. false = every rank holds
+    all of them. On one rank it does nothing."""
     layout: Literal["tree", "rows"] = "tree"
     """"tree" = prefixes that rows of a micro-batch share are computed once; "rows" = each row
     separately, which works with any model."""
+    optimiser: Literal["adamw", "adamw_8bit"] = "adamw"
+    """"adamw_8bit": AdamW whose two averages are stored in 8 bits, a quarter of float32 (extra
+    `qlora`: bitsandbytes); matrices of fewer than 4096 numbers keep float32. It pays if all weights
+    are trained: adapters have few."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
     warmup_steps: int = Field(default=2, ge=0)
     weight_decay: float = Field(default=0.0, ge=0.0)
@@ -245,6 +253,19 @@ class TrainSettings(Settings):
         if self.offload and self.checkpoint != "layers":
             message = "offload would copy every inner state of every layer to host memory"
             raise ValueError(f"{message}; set checkpoint = layers, or offload = false")
+        return self
+
+    @model_validator(mode="after")
+    def _sharded_weights_do_not_write(self) -> Self:
+        if self.fsdp and self.fork:
+            message = "fsdp shards the weights, and the student cannot write with a part of them"
+            raise ValueError(f"{message}; set fork = false, or fsdp = false")
+        if self.fsdp and self.backend != "reference":
+            message = f"fsdp is for the reference trainer, the backend is {self.backend}"
+            raise ValueError(f"{message}; set fsdp = false, or backend = reference")
+        if self.fsdp and self.optimiser != "adamw":
+            message = "fsdp shards AdamW's averages, and bitsandbytes' 8-bit ones cannot be sharded"
+            raise ValueError(f'{message}; set fsdp = false, or optimiser = "adamw"')
         return self
 
     @model_validator(mode="after")

@@ -23,13 +23,13 @@ from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.hints.ran import closest_names, named_commands
 from composer_replication.data.hints.region import edit_argument
 from composer_replication.data.hints.seen import LISTERS, PATH_KEYS, READERS
+from composer_replication.data.hints.shell_writers import ALIKE_PROGRAM
+from composer_replication.data.hints.templates import template_of
 from composer_replication.data.hints.tool_names import SEARCH_TOOLS, tools_named, usable_tools
 from composer_replication.data.hints.writers import (
-    ALIKE_PROGRAM,
     WRITERS,
     arguments_used,
     logged_schema,
-    template_of,
 )
 from composer_replication.data.sites.shell import SHELL_TOOLS, parse
 from composer_replication.data.sites.shell_places import WordPlace, places_of_word

@@ -38,9 +38,10 @@ ALIKE = 0.75
 """Smallest likeness (difflib ratio) of two words that may be one mistyped, as in `summarise` and
 `summarize`."""
 MAX_NAMESAKES = 3
-"""Of more files with the same name, only those in a folder of the same name are offered."""
-JUST = 12
-"""A model that read a file in the last so many turns does not look for that file again."""
+"""If more known files than this have the wrong path's file name, only those in a folder of the
+same name are offered."""
+RECENT_TURNS = 12
+"""A file that was read at most this many turns ago is not what the model is looking for."""
 MAX_CHANGES = 500
 """A log is untrusted: a line with more changes counts as removing everything."""
 LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
@@ -71,8 +72,8 @@ _LS_LONG = re.compile(
 _CWD = re.compile(
     r"(?:Shell cwd was reset to|current working directory is) ([^\s<]+?)\.?(?=\s|<|$)"
 )
-# Names that occur in many folders: such a file is a candidate for another only if the names of
-# their folders are equal, too.
+# File names that occur in many folders: such a file is offered in place of a namesake only if their
+# folders have the same name, too.
 _EVERYWHERE = word_set("""
     index main mod lib default __init__ __main__ readme package config utils util types constants
     skill agents claude makefile dockerfile app conftest go page layout route style styles schema
@@ -302,7 +303,7 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     scored: dict[str, tuple[float, str]] = {}
     already_named = _operand_paths(context, places.cwd)  # the failing command names these already
     just_read = (
-        {full for full, turn in places.read.items() if context.site.turn - turn <= JUST}
+        {full for full, turn in places.read.items() if context.site.turn - turn <= RECENT_TURNS}
         if _reads_files(context)
         else set[str]()
     )

@@ -40,10 +40,10 @@ from composer_replication.data.hints.mistaken import named_operand, prohibition
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
 from composer_replication.data.hints.seen import known_paths_near, track_places
+from composer_replication.data.hints.templates import TEMPLATES
 from composer_replication.data.hints.writers import (
     BUILT_IN,
     KNOWS,
-    TEMPLATES,
     WRITERS,
     kind_rule,
     tool_rule,
