@@ -2,8 +2,8 @@
 from.
 
     python benchmarks/memory_model.py
-        ten settings, each in its own process: predicted and measured peak, about 5 minutes
-    python benchmarks/memory_model.py --only plain session --json build/memory_model.json
+        twelve settings, each in its own process: predicted and measured peak, about 10 minutes
+    python benchmarks/memory_model.py --only session --json build/memory_model.json
     python benchmarks/memory_model.py --widths
         what exists beside the kept states while a layer is walked back, over each width
 
@@ -99,17 +99,17 @@ LORA: dict[str, Any] = {"dtype": "bfloat16", "rank": 16}
 SESSION: dict[str, Any] = {"sites": 4, "pairs": 4}
 CASES: dict[str, Case] = {
     "float32, all weights": Case(),
-    "  + checkpoint": Case(train=KEPT),
-    "  + tile": Case(train=TILED),
+    "float32, all weights, checkpoint": Case(train=KEPT),
+    "float32, all weights, checkpoint, tile": Case(train=TILED),
     "bfloat16, all weights, checkpoint": Case(dtype="bfloat16", train=KEPT),
     "bfloat16, LoRA": Case(**LORA),
-    "  + checkpoint, LoRA": Case(**LORA, train=KEPT),
-    "  + tile, LoRA": Case(**LORA, train=TILED),
-    "  + offload, LoRA": Case(**LORA, train={**TILED, "offload": True}),
-    "session of 4 sites and 4 pairs": Case(**SESSION),
-    "session, checkpoint, bfloat16, LoRA": Case(**SESSION, **LORA, train=KEPT),
-    "session, slow average, checkpoint": Case(**SESSION, train=KEPT, hint={"teacher": "ema"}),
-    "V = 49,152, 512 tokens, frozen teacher": Case(
+    "bfloat16, LoRA, checkpoint": Case(**LORA, train=KEPT),
+    "bfloat16, LoRA, checkpoint, tile": Case(**LORA, train=TILED),
+    "bfloat16, LoRA, checkpoint, tile, offload": Case(**LORA, train={**TILED, "offload": True}),
+    "session (4 sites, 4 pairs), float32, all weights": Case(**SESSION),
+    "session, bfloat16, LoRA, checkpoint": Case(**SESSION, **LORA, train=KEPT),
+    "session, float32, slow average, checkpoint": Case(**SESSION, train=KEPT, hint={"teacher": "ema"}),
+    "float32, V = 49,152, 512 tokens, 2 sites, frozen teacher": Case(
         sites=2, hint={"teacher": "frozen"}, vocab=49_152, length=512
     ),
 }

@@ -18,14 +18,14 @@ def memory_section(part: dict[str, Any], goals: dict[str, Any]) -> str:
     rows = []
     for line in part["lines"]:
         if "problem" in line:
-            rows.append([line["case"].strip(), line["problem"], "", "", "", "", ""])
+            rows.append([line["case"], line["problem"], "", "", "", "", ""])
             continue
         error = line["predicted"] / line["measured"] - 1
         met = f"{goal:.0%}: " + ("met" if abs(error) <= goal else "**missed**")
         sizes = [f"{line[name] / 1e6:.0f}" for name in ("predicted", "measured")]
         process = f"{line['process'] / 1e6:.0f}"
         rows.append(
-            [line["case"].strip(), *sizes, f"{100 * error:+.1f} %", met, process, line["moment"]]
+            [line["case"], *sizes, f"{100 * error:+.1f} %", met, process, line["moment"]]
         )
     heads = ["setting", "predicted, MB", "measured, MB", "error", "goal", "process, MB", "the widest moment"]
     return "\n\n".join(["## The memory model", provenance(part), TEXT, markdown(heads, rows)])

@@ -145,8 +145,8 @@ def test_each_setting_of_a_step_saves_memory() -> None:
         with_train(LORA, checkpoint="layers", tile=1024),
         with_train(LORA, checkpoint="layers", tile=1024, offload=True),
     ]
-    needs = [total(config, 16_384) for config in settings]
-    assert all(more > 1.1 * less for more, less in pairwise(needs)), needs
+    needs = [total(config, 65_536) for config in settings]
+    assert all(more > 1.2 * less for more, less in pairwise(needs)), needs
 
 
 @pytest.mark.parametrize(
