@@ -49,8 +49,8 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.config.root import Config
-from composer_replication.models.activations import checkpoint_layers, tiled
 from composer_replication.models import lora_linear
+from composer_replication.models.activations import checkpoint_layers, tiled
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.model_shape import shape_of
 from composer_replication.tokens.example import TrainingExample
@@ -84,13 +84,20 @@ class Case:
         """Settings as a run has them; a channel without data has no weight."""
         channels = {
             "lm_ce": {"weight": 1.0},
-            "hint": {"weight": 0.1, "teacher": "live", **self.hint} if self.sites else {"weight": 0.0},
+            "hint": {"weight": 0.1, "teacher": "live", **self.hint}
+            if self.sites
+            else {"weight": 0.0},
             "preference": {"weight": 0.1 if self.pairs else 0.0, "anchor": 0.0},
         }
         return Config.model_validate(
             {
                 "student": {"dtype": self.dtype, "lora": {"rank": self.rank}},
-                "train": {**channels, "micro_tokens": self.length * 5 // 4, "balance": "none", **self.train},
+                "train": {
+                    **channels,
+                    "micro_tokens": self.length * 5 // 4,
+                    "balance": "none",
+                    **self.train,
+                },
             }
         )
 
@@ -108,7 +115,9 @@ CASES: dict[str, Case] = {
     "bfloat16, LoRA, checkpoint, tile, offload": Case(**LORA, train={**TILED, "offload": True}),
     "session (4 sites, 4 pairs), float32, all weights": Case(**SESSION),
     "session, bfloat16, LoRA, checkpoint": Case(**SESSION, **LORA, train=KEPT),
-    "session, float32, slow average, checkpoint": Case(**SESSION, train=KEPT, hint={"teacher": "ema"}),
+    "session, float32, slow average, checkpoint": Case(
+        **SESSION, train=KEPT, hint={"teacher": "ema"}
+    ),
     "float32, V = 49,152, 512 tokens, 2 sites, frozen teacher": Case(
         sites=2, hint={"teacher": "frozen"}, vocab=49_152, length=512
     ),
@@ -316,7 +325,12 @@ def widths_lines(only: list[str], *, first: int) -> Iterator[str]:
         ("bfloat16, all weights", {"dtype": "bfloat16"}),
         ("bfloat16, LoRA", {"dtype": "bfloat16", "rank": 4}),
     ):
-        for mode, train in (("plain", {}), ("checkpoint", KEPT), ("tile", {**KEPT, "tile": 128}), ("no gradient", {})):
+        for mode, train in (
+            ("plain", {}),
+            ("checkpoint", KEPT),
+            ("tile", {**KEPT, "tile": 128}),
+            ("no gradient", {}),
+        ):
             case = Case(**numbers, train=train)
             for regime, (base, changes) in REGIMES.items():
                 if mode == "plain" and regime.startswith("attention"):

@@ -24,8 +24,14 @@ def memory_section(part: dict[str, Any], goals: dict[str, Any]) -> str:
         met = f"{goal:.0%}: " + ("met" if abs(error) <= goal else "**missed**")
         sizes = [f"{line[name] / 1e6:.0f}" for name in ("predicted", "measured")]
         process = f"{line['process'] / 1e6:.0f}"
-        rows.append(
-            [line["case"], *sizes, f"{100 * error:+.1f} %", met, process, line["moment"]]
-        )
-    heads = ["setting", "predicted, MB", "measured, MB", "error", "goal", "process, MB", "the widest moment"]
+        rows.append([line["case"], *sizes, f"{100 * error:+.1f} %", met, process, line["moment"]])
+    heads = [
+        "setting",
+        "predicted, MB",
+        "measured, MB",
+        "error",
+        "goal",
+        "process, MB",
+        "the widest moment",
+    ]
     return "\n\n".join(["## The memory model", provenance(part), TEXT, markdown(heads, rows)])

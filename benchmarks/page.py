@@ -11,8 +11,9 @@ the files that the benchmarks wrote.
     python benchmarks/page.py --check    fail if the page does not match its JSON
 
 The name of a file says which part it is (losses, sweep, step, long, rollouts, curate, redact,
-replay_cost, hint_reader, memory_model, gpu); a part that is not given stays as it was. A ratio on the page is a
-quotient of two numbers of the JSON. Parts that were never measured are listed as not measured.
+replay_cost, hint_reader, memory_model, gpu); a part that is not given stays as it was. A ratio on
+the page is a quotient of two numbers of the JSON. Parts that were never measured are listed as not
+measured.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def row(names: tuple[str, ...]) -> str:
     held = need.held
     # where the student writes, the keys and values of its contexts are held meanwhile
     writes = config.train.fork or bool(config.rollouts.env)
-    bytes_per_token = 2 * shape.key * shape.layers * (2 if config.student.dtype == "bfloat16" else 4)
+    bytes_per_token = (
+        2 * shape.key * shape.layers * (2 if config.student.dtype == "bfloat16" else 4)
+    )
     key_values = bytes_per_token * tokens * config.rollouts.batch_episodes * writes
     moving = need.total - sum(held.values())
     sums = (

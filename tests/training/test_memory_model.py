@@ -169,7 +169,9 @@ def test_a_teacher_of_its_own_weights_is_a_copy(
 
 
 def test_keys_and_values_are_held_for_hints_below_checkpoints_alone() -> None:
-    checkpointed = with_train(LORA, checkpoint="layers", hint=settings_of(hint={"teacher": "live"}).train.hint)
+    checkpointed = with_train(
+        LORA, checkpoint="layers", hint=settings_of(hint={"teacher": "live"}).train.hint
+    )
     size, shape = StepSize.whole(8192), QWEN3["4B"]
     early = replace(size, below_hints=1024)
     name = "keys and values for the hints"

@@ -19,12 +19,10 @@ from composer_replication.cli.doctor_next import (
 )
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
-from composer_replication.cli.memory_text import Fit, fit_of, say_fit
+from composer_replication.cli.memory_text import say_fit, window_fit
 from composer_replication.cli.next_step import NEEDED_TO_TRAIN, TRAIN_PACKAGES
 from composer_replication.core.errors import pip_install
 from composer_replication.data.ingestion.find_logs import default_folders
-from composer_replication.models.student_shape import student_shape
-from composer_replication.training.memory_model import StepSize
 
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
@@ -50,12 +48,10 @@ def doctor_command(*, memory_gb: float = 0.0, common: Common = Common()) -> int:
         memory.
     """
     job = settings_only(common)
-    student = student_shape(job.config.student)
-    window = StepSize.whole(job.config.build.max_tokens)
-    fit = fit_of(job, window, memory_gb=memory_gb, student=student)
+    fit, fits, said = window_fit(job, memory_gb=memory_gb)
     needs_gguf = list(gguf(job))
     findings = [*packages(), *needs_gguf, gpu(), logs(job), disk(job), settings(job)]
-    findings.append(memory(fit, why_unknown=student.why_unknown))
+    findings.append(Finding(name="memory", ok=fits, found=said))
     works = {f.name: f.ok for f in findings}
     has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
     can_train = has_packages and works.get("gguf", True)
@@ -134,14 +130,6 @@ def gpu() -> Finding:
     if torch.cuda.is_available():
         return Finding(name="gpu", ok=True, found=torch.cuda.get_device_name(0))
     return Finding(name="gpu", ok=True, found="none; the tiny student trains on the CPU")
-
-
-def memory(fit: Fit | None, *, why_unknown: str = "") -> Finding:
-    """Whether one session of build.max_tokens fits the card with these settings."""
-    if fit is None:
-        return Finding(name="memory", ok=True, found=f"not computed: {why_unknown}")
-    found = f"one forward of {fit.window:,} tokens fits {fit.name}"
-    return Finding(name="memory", ok=fit.fits, found=found)
 
 
 def logs(job: Job) -> Finding:

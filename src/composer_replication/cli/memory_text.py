@@ -94,6 +94,16 @@ def fit_of(
     )
 
 
+def window_fit(job: Job, *, memory_gb: float) -> tuple[Fit | None, bool, str]:
+    """What a session of build.max_tokens needs, whether it fits, and that in words."""
+    student = student_shape(job.config.student)
+    size = StepSize.whole(job.config.build.max_tokens)
+    fit = fit_of(job, size, memory_gb=memory_gb, student=student)
+    if fit is None:
+        return None, True, f"not computed: {student.why_unknown}"
+    return fit, fit.fits, f"one forward of {fit.window:,} tokens fits {fit.name}"
+
+
 def run_fit(job: Job, data: Dataset, *, memory_gb: float) -> Fit | None:
     """What the largest forward of a run on these examples needs; of live rollouts alone, one that
     is full."""

@@ -1,7 +1,7 @@
 """Settings files of models and cards that people have: `recompose init --from qwen3-4b-24gb`.
 
-    preset = find_preset("4b-24gb")
-    preset.text()           # a recompose.toml, with what to expect as comments
+preset = find_preset("4b-24gb")
+preset.text()           # a recompose.toml, with what to expect as comments
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ from composer_replication.training.memory_fit import (
 from composer_replication.training.memory_model import MemoryNeed, StepSize, memory_need
 
 _FAMILY = "qwen3-"
+_THEN = """\
+  then    recompose ingest; sites; hints; hints --audit (does a hint change this model
+          at all?); evaluate --logs (what can the held-out sites show?); build;
+          train --dry-run (does your longest session fit?); train; evaluate. Expect hours,
+          not minutes; a run that is cut short goes on with train --resume latest. A loss
+          that falls is no evidence: evaluate against a placebo.""".splitlines()
 TERA_PER_S = 50.0
 """10^12 operations a second that a card is taken to sustain: an assumption, not a measurement."""
 
@@ -102,8 +108,8 @@ class Preset:
         yield ""
         yield f"What to expect ({HOW_KNOWN}; no run of it was made):"
         yield (
-            f"  memory  {need.total / GB:.1f} GB{per_card} of {self.card.usable / GB:.1f} that can be"
-            f" used, for a forward of {config.train.micro_tokens:,} tokens;"
+            f"  memory  {need.total / GB:.1f} GB{per_card} of {self.card.usable / GB:.1f} that can"
+            f" be used, for a forward of {config.train.micro_tokens:,} tokens;"
         )
         yield f"          the longest window that fits is {self.window:,} tokens"
         for name, value in sorted(need.terms.items(), key=lambda term: -term[1]):
@@ -118,11 +124,7 @@ class Preset:
             f"  time    {self.minutes:.0f} minutes for a million tokens in such windows, if a card"
             f" sustains {TERA_PER_S:.0f} TFLOP/s (an assumption)"
         )
-        yield "  then    recompose ingest; sites; hints; hints --audit (does a hint change this model"
-        yield "          at all?); evaluate --logs (what the held-out sites can show); build; train"
-        yield "          --dry-run (does your longest session fit?); train; evaluate. Expect hours, not"
-        yield "          minutes; a run that is cut short goes on with train --resume latest. A loss"
-        yield "          that falls is no evidence: evaluate against a placebo."
+        yield from _THEN
         yield ""
 
 

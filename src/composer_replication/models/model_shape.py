@@ -84,10 +84,7 @@ class ModelShape:
             per_layer += self.query + 2 * self.key
             per_layer += self.hidden if self.family == "llama" else 0
         return (
-            self.matrix_parameters
-            + self.table_parameters
-            + self.layers * per_layer
-            + self.hidden
+            self.matrix_parameters + self.table_parameters + self.layers * per_layer + self.hidden
         )
 
     def lora_parameters(self, rank: int) -> int:
@@ -135,9 +132,7 @@ def shape_of(config: Mapping[str, Any], *, where: str = "config.json") -> ModelS
 def _qwen3(layers: int, hidden: int, intermediate: int, heads: int, *, tied: bool) -> ModelShape:
     """What the six dense models have in common."""
     widths = {"layers": layers, "hidden": hidden, "intermediate": intermediate, "heads": heads}
-    return ModelShape(
-        family="qwen3", **widths, kv_heads=8, head_dim=128, vocab=151_936, tied=tied
-    )
+    return ModelShape(family="qwen3", **widths, kv_heads=8, head_dim=128, vocab=151_936, tied=tied)
 
 
 QWEN3: Mapping[str, ModelShape] = {

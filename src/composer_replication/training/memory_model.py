@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from composer_replication.core.config.root import Config
-from composer_replication.losses.chunk_size import BUFFERS, chunk_rows
+from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.models.model_shape import ModelShape
 from composer_replication.training.memory_terms import (
     FLOAT32,
@@ -419,5 +419,5 @@ class _Step:
         }
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         return {"state": self.model.state, "all_weights": self.model.all_weights}

@@ -162,8 +162,7 @@ def in_a_layer(
     kept = layer_bytes(shape, state=state, all_weights=all_weights, tiled=tiled)
     beside = (_BESIDE_TILED if tiled else _BESIDE)[state, all_weights]
     return {
-        moment: widths.bytes(shape)
-        + (kept.total if moment == "feed-forward" else kept.attention)
+        moment: widths.bytes(shape) + (kept.total if moment == "feed-forward" else kept.attention)
         for moment, widths in beside.items()
     }
 
