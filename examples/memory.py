@@ -14,12 +14,12 @@ from typing import Any
 
 from composer_replication.core.config.root import Config
 from composer_replication.models.student_shape import student_shape
-from composer_replication.training.memory_fit import GB, Card, longest_window
+from composer_replication.training.memory_fit import GB, CardMemory, longest_window
 from composer_replication.training.memory_model import StepSize, memory_need
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- memory: written by examples/memory.py -->", "<!-- end of memory -->"
-CARD = Card.of_gigabytes(24)
+CARD = CardMemory.of_gigabytes(24)
 EXAMPLES = (
     ("small_instruct/recompose.toml",),
     ("small_instruct/recompose.toml", "small_instruct/lora.toml"),
@@ -62,7 +62,7 @@ def row(names: tuple[str, ...]) -> str:
     assert shape is not None, config.student.model
     rank, tokens = config.student.lora.rank, config.train.micro_tokens
     adapters = shape.lora_parameters(rank)
-    need = memory_need(shape, config, StepSize.whole(tokens))
+    need = memory_need(shape, config, StepSize.full_window(tokens))
     held = need.held
     # where the student writes, the keys and values of its contexts are held meanwhile
     writes = config.train.fork or bool(config.rollouts.env)

@@ -16,7 +16,7 @@ from composer_replication.models.model_shape import QWEN3
 from composer_replication.training.memory_fit import (
     GB,
     TILE,
-    Card,
+    CardMemory,
     disk_bytes,
     longest_window,
     with_train,
@@ -83,7 +83,7 @@ def window_rows() -> Iterator[str]:
             config = settings_of(way)
             cells = []
             for gigabytes in CARDS:
-                card = Card.of_gigabytes(gigabytes)
+                card = CardMemory.of_gigabytes(gigabytes)
                 both = (config, with_train(config, offload=True))
                 windows = [longest_window(shape, each, card) // 1000 for each in both]
                 cells.append(" / ".join(f"{w}" if w else "-" for w in windows))

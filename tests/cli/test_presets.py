@@ -144,7 +144,7 @@ def test_four_bits_are_what_makes_8b_fit() -> None:
     plain = config.model_copy(
         update={"student": config.student.model_copy(update={"load_in_4bit": False})}
     )
-    size = StepSize.whole(config.train.micro_tokens)
+    size = StepSize.full_window(config.train.micro_tokens)
     needs = [memory_need(preset.shape, c, size) for c in (config, plain)]
     saved = needs[1].held["weights"] - needs[0].held["weights"]
     assert saved == pytest.approx(preset.shape.matrix_parameters * (2 - 0.516), rel=1e-3)

@@ -21,7 +21,7 @@ from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import _with_lora
 from composer_replication.models.model_shape import FAMILIES, QWEN3, ModelShape, shape_of
 from composer_replication.training.memory_fit import (
-    Card,
+    CardMemory,
     changes,
     longest_window,
     with_train,
@@ -120,15 +120,15 @@ def settings_of(*, rank: int = 0, dtype: str = "bfloat16", **train: Any) -> Conf
 
 
 LORA = settings_of(rank=16)
-CARD = Card.of_gigabytes(24)
+CARD = CardMemory.of_gigabytes(24)
 
 
 def total(config: Config, tokens: int, *, shape: ModelShape = QWEN3["4B"]) -> float:
-    return memory_need(shape, config, StepSize.whole(tokens)).total
+    return memory_need(shape, config, StepSize.full_window(tokens)).total
 
 
 def test_terms_add_up_and_are_what_is_held_and_the_largest_moment() -> None:
-    need = memory_need(QWEN3["0.6B"], settings_of(), StepSize.whole(4096))
+    need = memory_need(QWEN3["0.6B"], settings_of(), StepSize.full_window(4096))
     assert sum(need.terms.values()) == need.total
     assert need.total == sum(need.held.values()) + max(
         sum(moment.values()) for moment in need.moments.values()
@@ -163,7 +163,7 @@ def test_a_teacher_of_its_own_weights_is_a_copy(
     hint: dict[str, Any], copies: dict[str, int]
 ) -> None:
     shape = QWEN3["0.6B"]
-    held = memory_need(shape, settings_of(hint=hint), StepSize.whole(256)).held
+    held = memory_need(shape, settings_of(hint=hint), StepSize.full_window(256)).held
     found = {name: held[name] for name in ("copy of the start", "slow average") if held[name]}
     assert found == {name: size * shape.num_parameters for name, size in copies.items()}
 
@@ -172,7 +172,7 @@ def test_keys_and_values_are_held_for_hints_below_checkpoints_alone() -> None:
     checkpointed = with_train(
         LORA, checkpoint="layers", hint=settings_of(hint={"teacher": "live"}).train.hint
     )
-    size, shape = StepSize.whole(8192), QWEN3["4B"]
+    size, shape = StepSize.full_window(8192), QWEN3["4B"]
     early = replace(size, below_hints=1024)
     name = "keys and values for the hints"
     moments = [

@@ -48,10 +48,10 @@ def doctor_command(*, memory_gb: float = 0.0, common: Common = Common()) -> int:
         memory.
     """
     job = settings_only(common)
-    fit, fits, said = window_fit(job, memory_gb=memory_gb)
+    fit, fits, in_words = window_fit(job, memory_gb=memory_gb)
     needs_gguf = list(gguf(job))
     findings = [*packages(), *needs_gguf, gpu(), logs(job), disk(job), settings(job)]
-    findings.append(Finding(name="memory", ok=fits, found=said))
+    findings.append(Finding(name="memory", ok=fits, found=in_words))
     works = {f.name: f.ok for f in findings}
     has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
     can_train = has_packages and works.get("gguf", True)
@@ -71,9 +71,8 @@ def doctor_command(*, memory_gb: float = 0.0, common: Common = Common()) -> int:
         [("ok" if ok else "--", verb, "" if ok else install) for verb, ok in verbs.items()],
         head=("", "verb", "fix"),
     )
-    if fit is not None:
-        job.screen.line()
-        say_fit(job, fit)
+    job.screen.line()
+    memory = say_fit(job, fit)
     next_command = doctor_next(
         job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
     )
@@ -81,7 +80,7 @@ def doctor_command(*, memory_gb: float = 0.0, common: Common = Common()) -> int:
         {
             "findings": [asdict(f) for f in findings],
             "verbs": verbs,
-            "memory": None if fit is None else fit.as_json(),
+            "memory": memory,
         },
         wrote=[],
         next_command=next_command,

@@ -12,7 +12,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.student_shape import StudentShape, student_shape
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.memory_fit import GB, Card, Change, changes, longest_window
+from composer_replication.training.memory_fit import GB, CardMemory, Change, changes, longest_window
 from composer_replication.training.memory_model import MemoryNeed, StepSize, memory_need
 
 HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
@@ -22,7 +22,7 @@ HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
 class Fit:
     """What a forward of this size needs, the card that it is for, and what would change that."""
 
-    card: Card
+    card: CardMemory
     name: str
     size: StepSize
     need: MemoryNeed
@@ -57,22 +57,24 @@ class Fit:
         }
 
 
-def found_card(gigabytes: float) -> tuple[Card, str]:
+def found_card(gigabytes: float) -> tuple[CardMemory, str]:
     """The card that is asked about, else the GPU that PyTorch sees, else the machine's memory, with
     its name."""
     if gigabytes < 0:
         raise ConfigError(f"no card has {gigabytes:g} GB", where="--memory-gb", fix="e.g. 24")
     if gigabytes:
-        return Card.of_gigabytes(gigabytes), f"a card of {gigabytes:g} GB"
+        return CardMemory.of_gigabytes(gigabytes), f"a card of {gigabytes:g} GB"
     try:
         torch: Any = importlib.import_module("torch")
         if torch.cuda.is_available():
             found = torch.cuda.get_device_properties(0)
-            return Card(total=found.total_memory), f"{found.name}, {found.total_memory / GB:.0f} GB"
+            return CardMemory(
+                total=found.total_memory
+            ), f"{found.name}, {found.total_memory / GB:.0f} GB"
     except (ImportError, OSError):
         pass
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Card(total=total, device="cpu"), f"this machine's {total / GB:.0f} GB, no GPU"
+    return CardMemory(total=total, device="cpu"), f"this machine's {total / GB:.0f} GB, no GPU"
 
 
 def fit_of(
@@ -97,7 +99,7 @@ def fit_of(
 def window_fit(job: Job, *, memory_gb: float) -> tuple[Fit | None, bool, str]:
     """What a session of build.max_tokens needs, whether it fits, and that in words."""
     student = student_shape(job.config.student)
-    size = StepSize.whole(job.config.build.max_tokens)
+    size = StepSize.full_window(job.config.build.max_tokens)
     fit = fit_of(job, size, memory_gb=memory_gb, student=student)
     if fit is None:
         return None, True, f"not computed: {student.why_unknown}"
@@ -109,16 +111,18 @@ def run_fit(job: Job, data: Dataset, *, memory_gb: float) -> Fit | None:
     is full."""
     from composer_replication.training.largest_forward import largest_forward  # PyTorch
 
-    size = StepSize.whole(job.config.train.micro_tokens)
+    size = StepSize.full_window(job.config.train.micro_tokens)
     if data.examples or data.pairs:
         size = largest_forward(data.examples, data.pairs, job.config.train) or size
     return fit_of(job, size, memory_gb=memory_gb)
 
 
-def say_fit(job: Job, fit: Fit) -> None:
-    """Print the terms, the longest window and the changes."""
-    say, need = job.screen.line, fit.need
-    say(
+def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
+    """Print the terms, the longest window and the changes; returns the numbers."""
+    if fit is None:
+        return None
+    show_line, need = job.screen.line, fit.need
+    show_line(
         f" memory   {need.total / GB:.1f} GB for a forward of {fit.size.tokens:,} tokens, of"
         f" {fit.card.usable / GB:.1f} GB that can be used of {fit.name} ({HOW_KNOWN})"
     )
@@ -128,19 +132,22 @@ def say_fit(job: Job, fit: Fit) -> None:
         head=(f"needed at once ({need.moment})", "GB"),
     )
     if need.host:
-        say(f"          {need.host / GB:.1f} GB of the machine's memory beside it (train.offload)")
-    say(f" window   the longest that fits with these settings is {fit.window:,} tokens")
+        show_line(
+            f"          {need.host / GB:.1f} GB of the machine's memory beside it (train.offload)"
+        )
+    show_line(f" window   the longest that fits with these settings is {fit.window:,} tokens")
     if fit.changes:
         job.screen.table(
             [(f"{'+ ' * (n > 0)}{c.setting}", f"{c.window:,}") for n, c in enumerate(fit.changes)],
             head=("change", "longest window"),
         )
     warn_of_fit(job, fit)
+    return fit.as_json()
 
 
-def warn_of_fit(job: Job, fit: Fit) -> None:
+def warn_of_fit(job: Job, fit: Fit | None) -> None:
     """Print a warning, with the remedy, if the forward does not fit."""
-    if fit.fits:
+    if fit is None or fit.fits:
         return
     remedy = fit.remedy
     settings = [change.setting for change in fit.changes]

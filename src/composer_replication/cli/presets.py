@@ -20,7 +20,7 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_shape import QWEN3, ModelShape
 from composer_replication.training.memory_fit import (
     GB,
-    Card,
+    CardMemory,
     disk_bytes,
     longest_window,
     work,
@@ -53,9 +53,9 @@ class Preset:
         return QWEN3[self.size]
 
     @property
-    def card(self) -> Card:
+    def card(self) -> CardMemory:
         """One of its cards."""
-        return Card.of_gigabytes(self.card_gb)
+        return CardMemory.of_gigabytes(self.card_gb)
 
     @property
     def toml(self) -> str:
@@ -81,7 +81,7 @@ class Preset:
     def need(self) -> MemoryNeed:
         """What one full forward needs on each card."""
         config = self.config
-        size = StepSize.whole(config.train.micro_tokens)
+        size = StepSize.full_window(config.train.micro_tokens)
         return memory_need(self.shape, config, size, ranks=self.cards)
 
     @property

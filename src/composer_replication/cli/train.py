@@ -100,14 +100,12 @@ def train_command(
         say_resume(job, *resumed)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
-            renderer = student_renderer(tokenizer, config)
-            plan["evaluable"] = say_evaluable(job, renderer, config.held_out)
-        if fit is not None:
-            say_fit(job, fit)
-            plan["memory"] = fit.as_json()
+            plan["evaluable"] = say_evaluable(
+                job, student_renderer(tokenizer, config), config.held_out
+            )
+        plan["memory"] = say_fit(job, fit)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
-    if fit is not None:
-        warn_of_fit(job, fit)
+    warn_of_fit(job, fit)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.live import RolloutSource

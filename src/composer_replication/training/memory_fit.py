@@ -1,7 +1,7 @@
 """What fits a card: the longest window, what each setting would give, and the disk that a run
 takes. No torch.
 
-    card = Card.of_gigabytes(24)
+    card = CardMemory.of_gigabytes(24)
     longest_window(shape, config, card)            # tokens of one forward
     for change in changes(shape, config, card): ...
 """
@@ -26,7 +26,7 @@ TILE = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class CardMemory:
     """The memory of a card, or of the machine if it trains on the CPU, in bytes."""
 
     total: float
@@ -49,7 +49,7 @@ class Card:
 def longest_window(
     shape: ModelShape,
     config: Config,
-    card: Card,
+    card: CardMemory,
     *,
     context: int | None = None,
     ranks: int = 1,
@@ -57,11 +57,12 @@ def longest_window(
     """Tokens of the longest session that fits in one forward, every token of it trained and a hint
     at its end; 0 if not even a short one does. `context` is the most that the model reads.
 
-    Example: longest_window(QWEN3["4B"], config, Card.of_gigabytes(24)) -> 11_264
+    Example: longest_window(QWEN3["4B"], config, CardMemory.of_gigabytes(24)) -> 49_595 with adapters,
+    train.checkpoint and train.tile
     """
 
     def fits(tokens: int) -> bool:
-        size = StepSize.whole(tokens)
+        size = StepSize.full_window(tokens)
         need = memory_need(shape, config, size, device=card.device, ranks=ranks)
         return need.total <= card.usable
 
@@ -94,7 +95,7 @@ def with_student(config: Config, **values: Any) -> Config:
 
 
 def changes(
-    shape: ModelShape, config: Config, card: Card, *, context: int | None = None
+    shape: ModelShape, config: Config, card: CardMemory, *, context: int | None = None
 ) -> Iterator[Change]:
     """What would let more fit, one after another, each on top of those before it: first what
     changes no result, then other precisions and adapters."""

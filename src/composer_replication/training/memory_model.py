@@ -1,6 +1,6 @@
 """The memory that a training step takes, by term: arithmetic on the model's widths, no torch.
 
-    need = memory_need(shape, config, StepSize.whole(32_768), device="cuda")
+    need = memory_need(shape, config, StepSize.full_window(32_768), device="cuda")
     need.total, need.terms           # bytes: {"weights": ..., "gradients": ..., ...}
 
 A step takes what it holds all the time (weights, copies, gradients, the optimiser's states) and the
@@ -68,7 +68,7 @@ class StepSize:
     copied_keys: int = 0
 
     @classmethod
-    def whole(cls, tokens: int) -> Self:
+    def full_window(cls, tokens: int) -> Self:
         """A window of which every token is trained and a hint stands near the end: the most that a
         session of that length can need."""
         message = min(tokens, 256)
@@ -118,7 +118,7 @@ def memory_need(
     """What a step of this size takes with these settings on one of `ranks` cards; with train.fsdp
     they share what is held.
 
-    Example: memory_need(QWEN3["4B"], config, StepSize.whole(4096)).total / 1e9
+    Example: memory_need(QWEN3["4B"], config, StepSize.full_window(4096)).total / 1e9
     """
     model = _Model(shape, config, device=device, ranks=ranks)
     step = _Step(model, size)
