@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy
 import torch
+from accelerate import Accelerator
 from memory_section import memory_section
 from page import about
 from resident import resident_mib
@@ -52,13 +53,16 @@ from composer_replication.core.config.root import Config
 from composer_replication.models import lora_linear
 from composer_replication.models.activations import checkpoint_layers, tiled
 from composer_replication.models.forward import final_hidden
+from composer_replication.models.load_student import Student, _with_lora
 from composer_replication.models.model_shape import shape_of
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import passes
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.largest_forward import step_size
-from composer_replication.training.memory_model import memory_need
+from composer_replication.training.memory_model import Device, MemoryNeed, memory_need
 from composer_replication.training.memory_terms import layer_bytes
-from composer_replication.training.state import Trainer
+from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.step import train_step
 
 HALF = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}
 KEPT = {"checkpoint": "layers"}
@@ -137,8 +141,6 @@ def config_of(*, layers: int, vocab: int, **widths: int) -> Qwen3Config:
 
 def make_model(case: Case, *, layers: int, vocab: int, **widths: int) -> Any:
     """A Qwen3 of these widths, with adapters if the case has them."""
-    from composer_replication.models.load_student import _with_lora
-
     torch.manual_seed(0)
     config = config_of(layers=layers, vocab=vocab, **widths)
     model = Qwen3ForCausalLM(config).to(getattr(torch, case.dtype))
@@ -148,45 +150,56 @@ def make_model(case: Case, *, layers: int, vocab: int, **widths: int) -> Any:
 # ---- a whole step ----
 
 
-def measure(case: Case) -> dict[str, Any]:
-    """The peak of three steps, and what the model predicts for the same settings, in bytes."""
-    from accelerate import Accelerator
+def make_step(case: Case, **widths: int) -> tuple[Trainer, Callable[[int], float]]:
+    """A trainer of the case, and the function that takes its step number n and returns the loss.
 
-    from composer_replication.models.load_student import Student
-    from composer_replication.training.inputs import StepInputs
-    from composer_replication.training.state import make_trainer
-    from composer_replication.training.step import train_step
-
-    torch.set_num_threads(1)
-    _warm_up()
+    A second session of the same size makes a forward that finds the gradients of the first one's.
+    """
     session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
     example = _with_spans(session)
+    model = make_model(case, layers=case.layers, vocab=case.vocab, **widths)
+    student = Student(name="b", model=model, tokenizer=NoTokenizer(), lora=case.rank > 0)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    trainer = make_trainer(case.config, student=student, accelerator=accelerator)
+    if trainer.models.references.pop("preference", None):  # a run has scored the pairs before
+        pairs = [replace(p, reference=(-1.0,) * p.num_response_tokens) for p in pairs]
+    examples = [example, replace(example, id="e2", session_id="s2")]
+    pairs += [replace(pair, id=f"{pair.id}2", session_id="s2") for pair in pairs]
+
+    def step(number: int) -> float:
+        inputs = StepInputs(examples=examples, pairs=pairs)
+        return float(train_step(trainer, inputs, step=number)["loss"])
+
+    return trainer, step
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The peaks of a step in bytes: what is held and the allocator's, and the process's."""
+    torch.set_num_threads(1)
+    _warm_up()
     gc.collect()
     before = resident_mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", "ascii")
-    model = make_model(case, layers=case.layers, vocab=case.vocab)
-    student = Student(name="b", model=model, tokenizer=NoTokenizer(), lora=case.rank > 0)
-    trainer = make_trainer(case.config, student=student, accelerator=Accelerator(cpu=True))
-    if trainer.models.references.pop("preference", None):  # a run has scored the pairs before
-        pairs = [replace(p, reference=(-1.0,) * p.num_response_tokens) for p in pairs]
-    # a second session of the same size: its forward finds the gradients of the first one's
-    examples = [example, replace(example, id="e2", session_id="s2")]
-    pairs += [replace(pair, id=f"{pair.id}2", session_id="s2") for pair in pairs]
+    trainer, step = make_step(case)
     with _files_for_host_memory():
-        for step in (1, 2):
-            train_step(trainer, StepInputs(examples=examples, pairs=pairs), step=step)
+        step(1), step(2)
         process = (resident_mib("VmHWM") - before) * (1 << 20)
         with AllocatorPeak() as found:
-            train_step(trainer, StepInputs(examples=examples, pairs=pairs), step=3)
+            step(3)
     return {"measured": held_bytes(trainer) + found.bytes, "process": process}
 
 
-def predict(case: Case) -> dict[str, Any]:
-    """What the memory model says of the same settings and tokens, in bytes; nothing is run."""
+def need_of(case: Case, *, device: Device = "cpu", **widths: int) -> MemoryNeed:
+    """What the memory model says of the same settings and tokens; nothing is run."""
     session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
     size = step_size([_with_spans(session)], pairs)
-    shape = shape_of(config_of(layers=case.layers, vocab=case.vocab).to_dict())
-    need = memory_need(shape, case.config, size, device="cpu")
+    shape = shape_of(config_of(layers=case.layers, vocab=case.vocab, **widths).to_dict())
+    return memory_need(shape, case.config, size, device=device)
+
+
+def predict(case: Case) -> dict[str, Any]:
+    """The predicted peak in bytes, its moment and its terms."""
+    need = need_of(case)
     terms = {name: round(value) for name, value in need.terms.items()}
     return {"predicted": round(need.total), "moment": need.moment, "terms": terms}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="the [train] extra")
 import torch
 
-from benchmarks import memory_model
+from benchmarks import gpu, memory_model
 from benchmarks.memory_section import memory_section
 
 GOAL = 0.10
@@ -56,3 +58,19 @@ def test_the_allocator_s_peak_is_what_lived_at_one_time() -> None:
         del first
         second, third = torch.empty(1 << 20), torch.empty(1 << 19)
     assert found.bytes == second.nbytes + third.nbytes
+
+
+@pytest.mark.train
+def test_the_gpu_s_cases_are_predicted_and_take_a_step() -> None:
+    """At toy widths on a CPU; benchmarks/gpu.py takes them at the 0.6B's."""
+    options = argparse.Namespace(length=4096)
+    cases = list(gpu.memory_cases(options))
+    predicted = [float(name.split("predicted ")[1].split()[0]) for _, name, *_ in cases]
+    assert len(cases) == 6 and predicted[0] > 2 * predicted[1]
+    assert predicted[1] >= predicted[2] >= predicted[3] > 0
+    widths = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    case = replace(
+        memory_model.CASES["session, bfloat16, LoRA, checkpoint"], vocab=64, layers=2, length=700
+    )
+    loss = gpu.memory_run(case, **widths, num_key_value_heads=1, head_dim=8)()
+    assert 0 < loss < 100

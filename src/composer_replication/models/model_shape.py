@@ -121,7 +121,7 @@ def shape_of(config: Mapping[str, Any], *, where: str = "config.json") -> ModelS
             vocab=int(fields["vocab_size"]),
             # what transformers takes if the file does not say
             tied=bool(fields.get("tie_word_embeddings", family == "gemma3_text")),
-            attention_bias=family == "qwen2" or bool(fields.get("attention_bias")),
+            attention_bias=bool(family == "qwen2" or fields.get("attention_bias")),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ConfigError(

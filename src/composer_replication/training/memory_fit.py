@@ -57,8 +57,7 @@ def longest_window(
     """Tokens of the longest session that fits in one forward, every token of it trained and a hint
     at its end; 0 if not even a short one does. `context` is the most that the model reads.
 
-    Example: longest_window(QWEN3["4B"], config, CardMemory.of_gigabytes(24)) -> 49_595 with adapters,
-    train.checkpoint and train.tile
+    Example: Qwen3-4B with adapters, train.checkpoint and train.tile on 24 GB: about 49,000.
     """
 
     def fits(tokens: int) -> bool:

@@ -374,8 +374,8 @@ class _Step:
         """The head in float32, whole or a tile; GPUs multiply bfloat16 as it is."""
         if self.model.state == FLOAT32 or self.model.device == "cuda":
             return 0.0
-        whole = self.shape.vocab * self.shape.hidden * FLOAT32
-        return float(whole if whole <= 512 * MIB else 64 * MIB)
+        head = self.shape.vocab * self.shape.hidden * FLOAT32
+        return float(head if head <= 512 * MIB else 64 * MIB)
 
     @property
     def head_gradients(self) -> float:
