@@ -545,10 +545,7 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     )
 
 
-@pytest.mark.parametrize("flags", [(), ("--train.fsdp", "true")], ids=["whole", "sharded"])
-def test_two_ranks_share_one_run_directory_and_one_voice(
-    flags: tuple[str, ...], work: Path, repository_root: Path
-) -> None:
+def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:
     shared = {
         **os.environ,
         "PYTHONPATH": str(repository_root / "src"),
@@ -559,7 +556,7 @@ def test_two_ranks_share_one_run_directory_and_one_voice(
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
     }
-    command = [sys.executable, "-m", "composer_replication.cli", *TRAIN, *flags]
+    command = [sys.executable, "-m", "composer_replication.cli", *TRAIN]
     ranks = [
         subprocess.Popen(
             command,

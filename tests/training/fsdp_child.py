@@ -1,7 +1,7 @@
 """One rank of sharded training, in float64: `python -m tests.training.fsdp_child FOLDER TASK ...`.
 
 "steps CASE ..." takes two steps of each case and writes gradients, metrics and weights; "run" and
-"resume" train with checkpoints.
+"resume" train with checkpoints. One case is in bfloat16.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ CASES |= {
     "kept_less_lora": CASES["kept_less"],
     "rows_untied": CASES["rows"],
     "live_lora_untied": CASES["live"],
+    "live_lora_bf16": CASES["live"],
 }
 
 
@@ -85,12 +86,18 @@ def as_lora(student: Student) -> Student:
     return replace(student, model=model, lora=True)
 
 
-def float64_student(name: str) -> Student:
-    """The student that the name of a case asks for."""
+def student_of(name: str) -> Student:
+    """The student that the name of a case asks for, in float64 unless it is bf16."""
     student = make_student(family="llama" if "untied" in name else "qwen3")
     if "lora" in name:
         student = as_lora(student)
-    student.model.double()
+    if "bf16" not in name:
+        student.model.double()
+        return student
+    student.model.bfloat16()
+    for parameter in student.model.parameters():
+        if parameter.requires_grad:  # as peft makes adapters
+            parameter.data = parameter.data.float()
     return student
 
 
@@ -115,7 +122,7 @@ def take_steps(folder: Path, case: str) -> None:
     A test may change a function before it calls this, to see that the comparison fails.
     """
     config = make_config(**{"grad_every": 1, **CASES[case], "fsdp": True})
-    student = float64_student(case)
+    student = student_of(case)
     trainer = make_trainer(config, student=student, accelerator=Accelerator())
     found: dict[str, Any] = {"start_sha256": weights_sha256(student.model)}
     inputs = inputs_of(case)
@@ -185,7 +192,7 @@ def run_training(folder: Path, *, resume: bool, stop_after: int = 0) -> None:
         if resume
         else make_run(folder if rank() == 0 else folder / f"other_{rank()}", config, name="r")
     )
-    student = float64_student("run")
+    student = student_of("run")
     examples = [make_example(i, length=22 + 5 * i, hints=int(i != 2)) for i in range(5)]
 
     def stop(metrics: dict[str, Any]) -> None:

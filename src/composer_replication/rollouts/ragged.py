@@ -1,20 +1,21 @@
 """A key-value cache for conversations of different lengths, fed in lock-step over many turns.
 
     cache = RaggedCache(model, num_rows=3)
-    logits_BV = cache.feed([[5, 6, 7], [8], []])      # at each row's last token; empty rows wait
-    logits_BV = cache.feed([[2], [9], [4]])
+    logits_BV = cache.feed([[5, 6, 7], [8], [9]])     # at each row's last token
+    logits_BV = cache.feed([[2], [9], []])            # an empty row waits
     cache.keep([0, 2])                                # the second row is finished: drop its cache
 
 Each feed is aligned on the right, so a shorter row gets a gap on the left. Gaps are masked out and
 do not count as positions: every row is scored as if it were alone. They are squeezed out once they
-make up a fifth of the cache. Rows that begin alike (the samples of one task or site) go through the
-model once: their first feed is shared. Shapes: B rows, N columns of one feed, L columns of the
-cache, V vocabulary.
+make up a fifth of the cache. In the first feed a beginning that rows share (the samples of one task
+or site, the tools of all tasks, the sites of one session) goes through the model once. Shapes: B
+rows, N columns of one feed, L columns of the cache, V vocabulary.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,24 +24,38 @@ from torch import Tensor
 
 from composer_replication.core.errors import need
 from composer_replication.models.forward import decoder_of, head_of
+from composer_replication.rollouts.key_value_buffer import KeyValueBuffer
+from composer_replication.tokens.layout import shared_prefix_length
 
 _SLACK = 1.25  # columns of the cache per token of its longest row, at most
 _SLACK_COLUMNS = 32
+_FORWARD_TOKENS = {"cpu": 32}
+"""What a forward costs beside its tokens, in tokens; measured on a CPU."""
+_FORWARD_TOKENS_GPU = 1024  # an estimate; not measured
+
+
+_WINDOWED = ("gemma3_text", "mistral", "qwen2", "qwen3")
+"""Families with sliding windows whose masks are given here, by positions; tested for each."""
 
 
 def holds_ragged_rows(model: Any) -> bool:
     """Whether rows of different lengths can share one cache of this model.
 
-    Every layer must attend to everything, at given positions. Sliding windows and recurrent layers
-    count columns, gaps included, so such a model is sampled one row at a time.
+    Every layer must attend to everything, at given positions, or to a sliding window for which a
+    mask can be given. Recurrent layers and other windows count columns, gaps included, so such a
+    model is sampled one row at a time.
     """
     cache_utils = need("transformers.cache_utils", extra="train")
-    layers = cache_utils.DynamicCache(config=model.config).layers
     parameters = inspect.signature(decoder_of(model).forward).parameters
-    return all(type(layer) is cache_utils.DynamicLayer for layer in layers) and {
-        "position_ids",
-        "attention_mask",
-    } <= set(parameters)
+    types = {type(layer) for layer in cache_utils.DynamicCache(config=model.config).layers}
+    return {"position_ids", "attention_mask"} <= set(parameters) and (
+        types == {cache_utils.DynamicLayer}
+        or (
+            types <= {cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer}
+            and model.config.get_text_config().model_type in _WINDOWED
+            and _takes_masks(model)
+        )
+    )
 
 
 class RaggedCache:
@@ -56,29 +71,100 @@ class RaggedCache:
         self.decoder = decoder_of(model)
         self.head = head_of(model).raised()
         self.device = next(model.parameters()).device
-        self.cache: Any = need("transformers.cache_utils", extra="train").DynamicCache(
-            config=model.config
-        )
+        cache_utils = need("transformers.cache_utils", extra="train")
+        self.cache: Any = cache_utils.DynamicCache(config=model.config)
+        ragged = holds_ragged_rows(model)
+        if ragged:
+            cache_utils.CacheLayerMixin.register(KeyValueBuffer)
+            self.cache.layers = [KeyValueBuffer() for _ in self.cache.layers]
         self.mask_BL = torch.zeros(num_rows, 0, dtype=torch.bool, device=self.device)
         self.lengths = [0] * num_rows
         self.gaps = False
         self.num_fed = 0
         self._takes_positions = "position_ids" in inspect.signature(self.decoder.forward).parameters
+        config = model.config.get_text_config()
+        self._takes_masks = ragged and _takes_masks(model)
+        self._masks_single_tokens = self._takes_masks and _shares_keys(config)
+        self._window = _window(config) if ragged else None
+        self._mask_per_type = getattr(config, "layer_types", None) is not None
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Add ids to each row; returns the float32 logits (B, V) behind its last token.
 
         The logits of an empty row mean nothing.
         """
-        distinct = list(dict.fromkeys(map(tuple, rows)))
-        if any(self.lengths) or len(distinct) == len(rows):
+        if any(self.lengths):
             return self._feed(rows)
-        # the first feed: equal rows need one prefill
-        self.lengths, self.mask_BL = [0] * len(distinct), self.mask_BL[: len(distinct)]
-        logits_BV = self._feed(distinct)
-        copies = [distinct.index(tuple(row)) for row in rows]
-        self._select(copies)
-        return logits_BV[copies]
+        distinct = list(dict.fromkeys(map(tuple, rows)))
+        logits_BV = self._prefill(distinct)
+        if len(distinct) < len(rows):
+            places = {row: place for place, row in enumerate(distinct)}
+            copies = [places[tuple(row)] for row in rows]
+            self._select(copies)
+            logits_BV = logits_BV[copies]
+        return logits_BV
+
+    def _prefill(self, rows: Sequence[tuple[int, ...]]) -> Tensor:
+        """The first feed, of different rows, in the way that is computed to take the least time.
+
+        Together: what all rows begin with, once, then the rest of each, padded to the longest. One
+        by one: without padding, and each row from where it leaves the row before it; the rows are
+        sorted by their ids, so that none of those before begins like it for longer.
+        """
+        self._begin(1)
+        if len(rows) == 1:
+            return self._feed(rows)
+        ordered = sorted(rows)
+        # each row keeps a token, whose logits are wanted
+        trunk = min(shared_prefix_length(ordered[0], ordered[-1]), max(0, min(map(len, rows)) - 1))
+        per_forward = _FORWARD_TOKENS.get(self.device.type, _FORWARD_TOKENS_GPU)
+        if (len(rows) - 1) * trunk <= per_forward:
+            trunk = 0
+        width = max(map(len, rows))
+        together = trunk + len(rows) * (width - trunk) + (2 if trunk else 1) * per_forward
+        num_shared = [0] + [shared_prefix_length(a, b) for a, b in itertools.pairwise(ordered)]
+        one_by_one = sum(map(len, rows)) - sum(num_shared) + len(rows) * per_forward
+        if one_by_one < together and all(rows):
+            return self._feed_one_by_one(rows, ordered=ordered, num_shared=num_shared)
+        if not trunk:
+            self._begin(len(rows))
+            return self._feed(rows)
+        self._feed([rows[0][:trunk]])
+        self._select([0] * len(rows))
+        return self._feed([row[trunk:] for row in rows])
+
+    def _feed_one_by_one(
+        self,
+        rows: Sequence[tuple[int, ...]],
+        *,
+        ordered: Sequence[tuple[int, ...]],
+        num_shared: Sequence[int],
+    ) -> Tensor:
+        """Feed rows through a cache of one row, which is cut back to what the next one shares."""
+        width, layers = max(map(len, rows)), self.cache.layers
+        places = {row: place for place, row in enumerate(rows)}
+        logits: dict[int, Tensor] = {}
+        joined: list[KeyValueBuffer] = []
+        for row, length in zip(ordered, num_shared, strict=True):
+            for layer in layers:
+                layer.length = length
+            self.mask_BL, self.lengths = self.mask_BL[:, :length], [length]
+            logits[places[row]] = self._feed([row[length:]])
+            joined = joined or [
+                KeyValueBuffer.empty(len(rows), width, like=layer) for layer in layers
+            ]
+            for target, layer in zip(joined, layers, strict=True):
+                target.place(places[row], layer)
+        self.cache.layers = joined
+        self.lengths = [len(row) for row in rows]
+        length_B1 = torch.tensor(self.lengths, device=self.device)[:, None]
+        self.mask_BL = torch.arange(width, device=self.device)[None] >= width - length_B1
+        self.gaps = min(self.lengths) < width
+        return torch.cat([logits[place] for place in range(len(rows))])
+
+    def _begin(self, num_rows: int) -> None:
+        self.lengths = [0] * num_rows
+        self.mask_BL = torch.zeros(num_rows, 0, dtype=torch.bool, device=self.device)
 
     def _feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
         width = max(map(len, rows))
@@ -91,9 +177,7 @@ class RaggedCache:
         column_1N = torch.arange(width, device=self.device)[None]
         self.mask_BL = torch.cat([self.mask_BL, column_1N >= gap_B1], dim=1)
         self.gaps = self.gaps or any(gaps)
-        # Without gaps there is nothing to mask, and a model's fast path, or a recurrent layer,
-        # expects no mask.
-        options: dict[str, Any] = {"attention_mask": self.mask_BL.long()} if self.gaps else {}
+        options: dict[str, Any] = self._mask_options(width)
         if self._takes_positions:
             options["position_ids"] = (length_B1 + column_1N - gap_B1).clamp(min=0)
         output = self.decoder(
@@ -102,6 +186,34 @@ class RaggedCache:
         self.num_fed += sum(map(len, rows))
         self.lengths = [length + len(row) for length, row in zip(self.lengths, rows, strict=True)]
         return self.head.logits(output.last_hidden_state[:, -1])
+
+    def _mask_options(self, width: int) -> dict[str, Any]:
+        """The mask of a feed of `width` columns, if it needs one.
+
+        Without gaps there is nothing to mask, and a model's fast path, or a recurrent layer,
+        expects no mask.
+        """
+        # A CPU's attention over heads that share keys is up to six times as slow in bfloat16
+        # without a mask, with which transformers lays the heads of a key side by side. On a GPU a
+        # mask is what costs.
+        helps = width == 1 and self.device.type == "cpu" and self._masks_single_tokens
+        if not (self.gaps or self._window is not None or helps):
+            return {}
+        if not self._takes_masks:
+            return {"attention_mask": self.mask_BL.long()}
+        column_L = torch.arange(self.mask_BL.shape[1], device=self.device)
+        column_N1 = column_L[-width:, None]
+        # a gap reads itself, so that every softmax has a term
+        mask_BNL = (column_L == column_N1) | (column_L < column_N1) & self.mask_BL[:, None]
+        if self._window is None:
+            return {"attention_mask": mask_BNL[:, None]}
+        position_BL = self.mask_BL.cumsum(dim=1)
+        distance_BNL = position_BL[:, -width:, None] - position_BL[:, None]
+        near_BNL = mask_BNL & (distance_BNL < self._window)
+        if not self._mask_per_type:
+            return {"attention_mask": near_BNL[:, None]}
+        masks = {"full_attention": mask_BNL[:, None], "sliding_attention": near_BNL[:, None]}
+        return {"attention_mask": masks}
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all other rows, and the gaps if there are many."""
@@ -117,7 +229,11 @@ class RaggedCache:
     def _select(self, rows: Sequence[int]) -> None:
         """Make these the rows of the cache; a row may be named more than once."""
         index = torch.tensor(rows, device=self.device)
-        self.cache.batch_select_indices(index)
+        for layer in self.cache.layers:
+            if isinstance(layer, KeyValueBuffer):
+                layer.select(index)
+            else:
+                layer.batch_select_indices(index)
         self.mask_BL = self.mask_BL[index]
         self.lengths = [self.lengths[i] for i in rows]
 
@@ -128,12 +244,27 @@ class RaggedCache:
         """
         order_BL = self.mask_BL.long().argsort(dim=1, stable=True)[:, -longest:]
         for layer in self.cache.layers:
-            layer.keys = _columns(layer.keys, order_BL)
-            layer.values = _columns(layer.values, order_BL)
+            layer.gather(order_BL)
         self.mask_BL = self.mask_BL.gather(1, order_BL)
         self.gaps = not bool(self.mask_BL.all())
 
 
-def _columns(states_BHLD: Tensor, order_BL: Tensor) -> Tensor:
-    _, heads, _, size = states_BHLD.shape
-    return states_BHLD.gather(2, order_BL[:, None, :, None].expand(-1, heads, -1, size))
+def _takes_masks(model: Any) -> bool:
+    """Whether a mask of rows, queries and columns can be given."""
+    return (
+        getattr(decoder_of(model), "_supports_attention_backend", False)
+        and getattr(model.config.get_text_config(), "_attn_implementation", "") == "sdpa"
+    )
+
+
+def _shares_keys(config: Any) -> bool:
+    heads = getattr(config, "num_attention_heads", 0)
+    return heads != getattr(config, "num_key_value_heads", heads)
+
+
+def _window(config: Any) -> int | None:
+    """The tokens that a layer with a sliding window reads, if the model has such layers."""
+    types = getattr(config, "layer_types", None)
+    if types is not None and "sliding_attention" not in types:
+        return None
+    return getattr(config, "sliding_window", None)
