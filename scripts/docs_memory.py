@@ -35,6 +35,7 @@ HEAD = """# What fits which card
 ```
 recompose doctor --memory-gb 24               # a session of build.max_tokens, before anything is built
 recompose train --dry-run --memory-gb 24      # the largest forward that your examples make
+recompose doctor --memory-gb 80 --cards 8     # cards that share the weights (train.fsdp)
 ```
 
 Without `--memory-gb` it is the GPU that PyTorch sees, else this machine's memory. `train` warns before it begins if the largest forward does not fit.

@@ -198,10 +198,28 @@ def test_changes_are_those_that_are_not_set_and_their_windows_grow() -> None:
         "train.checkpoint",
         "train.tile",
         "train.offload",
+        "student.load_in_4bit",
     ]
     windows = [longest_window(QWEN3["4B"], LORA, CARD), *(change.window for change in found)]
     assert all(more > less for less, more in pairwise(windows))
     assert found[-1].window == longest_window(QWEN3["4B"], found[-1].config, CARD)
+
+
+def test_sharded_weights_are_held_in_parts_and_gathered_by_layers() -> None:
+    config, shape, size = (
+        with_train(LORA, checkpoint="layers"),
+        QWEN3["32B"],
+        StepSize.full_window(64),
+    )
+    sharded = with_train(config, fsdp=True)
+    alone, in_parts = memory_need(shape, config, size), memory_need(shape, sharded, size, ranks=8)
+    assert memory_need(shape, sharded, size).held == alone.held
+    assert in_parts.held["weights"] == alone.held["weights"] / 8
+    layer = 2 * shape.matrix_parameters / shape.layers
+    assert in_parts.held["gathered weights"] == 2 * layer + 2 * shape.table_parameters
+    cards = CardMemory.of_gigabytes(80, cards=8)
+    found = [change.setting for change in changes(shape, config, cards)]
+    assert "train.fsdp = true" in found and "student.load_in_4bit = true" not in found
 
 
 def test_the_goals_of_a_card_of_24_gb() -> None:

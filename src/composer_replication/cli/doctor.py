@@ -38,7 +38,7 @@ class Finding:
     fix: str = ""
 
 
-def doctor_command(*, memory_gb: float = 0.0, common: Common = Common()) -> int:
+def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = Common()) -> int:
     """What is installed, what would work, and the command that fixes what would not. Reads only.
 
     Parameters
@@ -46,9 +46,11 @@ def doctor_command(*, memory_gb: float = 0.0, common: Common = Common()) -> int:
     memory_gb
         Compute what fits a card of so many GB; 0 = the GPU that is found, else this machine's
         memory.
+    cards
+        How many such cards share the weights (train.fsdp).
     """
     job = settings_only(common)
-    fit, fits, in_words = window_fit(job, memory_gb=memory_gb)
+    fit, fits, in_words = window_fit(job, memory_gb=memory_gb, cards=cards)
     needs_gguf = list(gguf(job))
     findings = [*packages(), *needs_gguf, gpu(), logs(job), disk(job), settings(job)]
     findings.append(Finding(name="memory", ok=fits, found=in_words))

@@ -45,6 +45,7 @@ class Fit:
             "card_bytes": round(self.card.total),
             "usable_bytes": round(self.card.usable),
             "device": self.card.device,
+            "cards": self.card.cards,
             "tokens": self.size.tokens,
             "bytes": round(self.need.total),
             "moment": self.need.moment,
@@ -57,13 +58,17 @@ class Fit:
         }
 
 
-def found_card(gigabytes: float) -> tuple[CardMemory, str]:
+def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
     """The card that is asked about, else the GPU that PyTorch sees, else the machine's memory, with
-    its name."""
-    if gigabytes < 0:
-        raise ConfigError(f"no card has {gigabytes:g} GB", where="--memory-gb", fix="e.g. 24")
+    its name. 0 cards = those of this launch."""
+    if gigabytes < 0 or cards < 0:
+        problem = f"no card has {gigabytes:g} GB" if gigabytes < 0 else f"{cards} cards"
+        raise ConfigError(problem, where="--memory-gb, --cards", fix="e.g. --memory-gb 24")
+    cards = cards or int(os.environ.get("WORLD_SIZE", "1"))
+    each = f"each of {cards} cards" if cards > 1 else "a card"
     if gigabytes:
-        return CardMemory.of_gigabytes(gigabytes), f"a card of {gigabytes:g} GB"
+        card = CardMemory.of_gigabytes(gigabytes, cards=cards)
+        return card, f"{each} of {gigabytes:g} GB"
     try:
         torch: Any = importlib.import_module("torch")
         if torch.cuda.is_available():
@@ -74,39 +79,46 @@ def found_card(gigabytes: float) -> tuple[CardMemory, str]:
     except (ImportError, OSError):
         pass
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return CardMemory(total=total, device="cpu"), f"this machine's {total / GB:.0f} GB, no GPU"
+    return CardMemory(
+        total=total, device="cpu", cards=cards
+    ), f"this machine's {total / GB:.0f} GB, no GPU"
 
 
 def fit_of(
-    job: Job, size: StepSize, *, memory_gb: float, student: StudentShape | None = None
+    job: Job,
+    size: StepSize,
+    *,
+    memory_gb: float,
+    cards: int = 0,
+    student: StudentShape | None = None,
 ) -> Fit | None:
     """What a forward of this size needs; None for a student whose widths are not known."""
     student = student or student_shape(job.config.student)
     if student.shape is None:
         return None
-    card, name = found_card(memory_gb)
+    card, name = found_card(memory_gb, cards=cards)
     known: dict[str, Any] = {"context": student.context}
     return Fit(
         card=card,
         name=name,
         size=size,
-        need=memory_need(student.shape, job.config, size, device=card.device),
+        need=memory_need(student.shape, job.config, size, device=card.device, ranks=card.cards),
         window=longest_window(student.shape, job.config, card, **known),
         changes=tuple(changes(student.shape, job.config, card, **known)),
     )
 
 
-def window_fit(job: Job, *, memory_gb: float) -> tuple[Fit | None, bool, str]:
+def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | None, bool, str]:
     """What a session of build.max_tokens needs, whether it fits, and that in words."""
     student = student_shape(job.config.student)
     size = StepSize.full_window(job.config.build.max_tokens)
-    fit = fit_of(job, size, memory_gb=memory_gb, student=student)
+    fit = fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
     if fit is None:
         return None, True, f"not computed: {student.why_unknown}"
     return fit, fit.fits, f"one forward of {fit.window:,} tokens fits {fit.name}"
 
 
-def run_fit(job: Job, data: Dataset, *, memory_gb: float) -> Fit | None:
+def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
     """What the largest forward of a run on these examples needs; of live rollouts alone, one that
     is full."""
     from composer_replication.training.largest_forward import largest_forward  # PyTorch
@@ -114,7 +126,7 @@ def run_fit(job: Job, data: Dataset, *, memory_gb: float) -> Fit | None:
     size = StepSize.full_window(job.config.train.micro_tokens)
     if data.examples or data.pairs:
         size = largest_forward(data.examples, data.pairs, job.config.train) or size
-    return fit_of(job, size, memory_gb=memory_gb)
+    return fit_of(job, size, memory_gb=memory_gb, cards=cards)
 
 
 def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:

@@ -55,7 +55,7 @@ class Preset:
     @property
     def card(self) -> CardMemory:
         """One of its cards."""
-        return CardMemory.of_gigabytes(self.card_gb)
+        return CardMemory.of_gigabytes(self.card_gb, cards=self.cards)
 
     @property
     def toml(self) -> str:
@@ -87,7 +87,7 @@ class Preset:
     @property
     def window(self) -> int:
         """The longest window that fits each card."""
-        return longest_window(self.shape, self.config, self.card, ranks=self.cards)
+        return longest_window(self.shape, self.config, self.card)
 
     @property
     def minutes(self) -> float:

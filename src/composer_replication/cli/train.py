@@ -36,6 +36,7 @@ def train_command(
     accept_changes: bool = False,
     name: str = "",
     memory_gb: float = 0.0,
+    cards: int = 0,
     common: Common = Common(),
 ) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run
@@ -53,6 +54,8 @@ def train_command(
     memory_gb
         What --dry-run and the warning before training compare with: a card of so many GB; 0 = the
         GPU that is found, else this machine's memory.
+    cards
+        How many such cards share the weights (train.fsdp); 0 = those of this launch.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
@@ -94,7 +97,7 @@ def train_command(
         pairs=data.pairs,
         imported=not live or config.train.lm_ce.weight > 0,
     )
-    fit = run_fit(job, data, memory_gb=memory_gb)
+    fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
     resumed = chosen_run(job, resume) if resume else None
     if resumed is not None:
         say_resume(job, *resumed)

@@ -27,15 +27,17 @@ TILE = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardMemory:
-    """The memory of a card, or of the machine if it trains on the CPU, in bytes."""
+    """The memory of a card, or of the machine if it trains on the CPU, in bytes; one of `cards`
+    equal ones."""
 
     total: float
     device: Device = "cuda"
+    cards: int = 1
 
     @classmethod
-    def of_gigabytes(cls, gigabytes: float) -> Self:
+    def of_gigabytes(cls, gigabytes: float, *, cards: int = 1) -> Self:
         """A CUDA card of so many GB, e.g. 24."""
-        return cls(total=gigabytes * GB)
+        return cls(total=gigabytes * GB, cards=cards)
 
     @property
     def usable(self) -> float:
@@ -47,12 +49,7 @@ class CardMemory:
 
 
 def longest_window(
-    shape: ModelShape,
-    config: Config,
-    card: CardMemory,
-    *,
-    context: int | None = None,
-    ranks: int = 1,
+    shape: ModelShape, config: Config, card: CardMemory, *, context: int | None = None
 ) -> int:
     """Tokens of the longest session that fits in one forward, every token of it trained and a hint
     at its end; 0 if not even a short one does. `context` is the most that the model reads.
@@ -62,7 +59,7 @@ def longest_window(
 
     def fits(tokens: int) -> bool:
         size = StepSize.full_window(tokens)
-        need = memory_need(shape, config, size, device=card.device, ranks=ranks)
+        need = memory_need(shape, config, size, device=card.device, ranks=card.cards)
         return need.total <= card.usable
 
     low, high = 0, min(context or _LONGEST, _LONGEST)
@@ -104,8 +101,14 @@ def changes(
         ('train.checkpoint = "layers"', train.checkpoint == "none", {"checkpoint": "layers"}),
         (f"train.tile = {TILE}", not train.tile, {"tile": TILE}),
         ("train.offload = true", card.device == "cuda" and not train.offload, {"offload": True}),
+        ("train.fsdp = true", card.cards > 1 and not train.fsdp, {"fsdp": True}),
         ('student.dtype = "bfloat16"', student.dtype == "float32", {"dtype": "bfloat16"}),
         ("student.lora.rank = 16", not student.lora.rank, {"lora": lora}),
+        (
+            "student.load_in_4bit = true",
+            card.device == "cuda" and card.cards == 1 and not student.load_in_4bit,
+            {"load_in_4bit": True},
+        ),
     )
     for setting, is_open, values in steps:
         if not is_open:
