@@ -18,6 +18,8 @@ context      a session of 8k, 16k, 32k and 64k tokens (4 sites, 4 pairs) on a Qw
              peft's own LoRA layers; 0.6B beside TRL's plain fine-tuning
 longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that fits, tree and
              TRL
+memory       whole optimiser steps at the 0.6B shape beside what training/memory_model.py predicts
+             for CUDA (the weights are not in either number)
 
 Times are medians of CUDA-event milliseconds after a warm-up; memory is the allocator's peak above
 the memory held before. Without a CUDA device it says so and exits with 0. A case that failed, or
@@ -34,6 +36,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import context as less_memory
+import memory_model
 import step as whole
 from page import about, markdown
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -55,7 +59,7 @@ from composer_replication.models.forward import Head
 
 VOCAB = 151_936
 HEADS = {"0.6B": 1024, "4B": 2560}
-PARTS = ("divergence", "step", "context", "longest")
+PARTS = ("divergence", "step", "context", "longest", "memory")
 GROWING = ("context", "longest")
 """Tables whose cases grow: a variant that failed is not run again."""
 Run = Callable[[], Any]
@@ -307,6 +311,32 @@ def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
             )
 
 
+def memory_run(case: memory_model.Case, **widths: int) -> Run:
+    """A whole step of benchmarks/memory_model.py."""
+    _, step = memory_model.make_step(case, **widths)
+    return lambda: step(1)
+
+
+def memory_cases(options: argparse.Namespace) -> Iterator[Case]:
+    """Settings of the memory model, with its prediction in MiB above the weights in the name."""
+    shape = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16}
+    widths = {**shape, "num_key_value_heads": 8}
+    for name in (
+        "bfloat16, LoRA",
+        "bfloat16, LoRA, checkpoint",
+        "bfloat16, LoRA, checkpoint, tile",
+        "bfloat16, LoRA, checkpoint, tile, offload",
+        "bfloat16, all weights, checkpoint",
+        "session, bfloat16, LoRA, checkpoint",
+    ):
+        known = memory_model.CASES[name]
+        case = replace(known, layers=28, vocab=VOCAB, length=options.length)
+        need = memory_model.need_of(case, device="cuda", **widths)
+        above = (need.total - need.held["weights"]) / 2**20
+        text = f"{name}, T = {options.length}, predicted {above:.0f} MiB"
+        yield "memory", text, "tree", partial(memory_run, case, **widths)
+
+
 # ---- measuring ----
 
 
@@ -414,6 +444,7 @@ def main(arguments: list[str] | None = None) -> int:
         "step": step_cases,
         "context": context_cases,
         "longest": longest_cases,
+        "memory": memory_cases,
     }
     header = {"about": about(sys.argv), "device": torch.cuda.get_device_name()}
     for case in (case for part in options.only for case in makers[part](options)):

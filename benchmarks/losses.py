@@ -53,9 +53,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.losses.divergence import jsd
 from composer_replication.losses.fused import fused_divergence
-from composer_replication.losses.fused_sweep import chunk_rows
 from composer_replication.models.forward import Head
 
 VOCAB = 151_936

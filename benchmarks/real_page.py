@@ -303,8 +303,8 @@ def _workshop(value: Json) -> str:
         f" hints are followed was not taught. Trained so far: {trained}.\n\n"
         "The student is smollm2, warmed up by plain fine-tuning on scripted sessions"
         " (`benchmarks/real_warmup.py`); all arms go on from it by LoRA of rank 16 in bfloat16,"
-        f" with the code of commit {about['commit']}. {cut_short}A step took {minutes} minutes on one"
-        " busy core."
+        f" with the code of commit {about['commit']}. {cut_short}A step took {minutes} minutes on"
+        " one busy core."
         f" {one_seed}\n\n"
         + _table(("row", "episodes", "success", "by seed"), rows)
         + "\n"

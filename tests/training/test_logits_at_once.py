@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.evaluation.hint_lift import audit_hints
-from composer_replication.losses import fused_sweep
+from composer_replication.losses import chunk_size
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import token_probe
@@ -89,7 +89,7 @@ def test_only_a_chunk_of_logits_exists_at_a_time(
     score: Callable[[Student], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_probe, "CHUNK", ROWS)
-    monkeypatch.setitem(fused_sweep._BUFFERS, "cpu", 0)  # the least: 16 rows at a time
+    monkeypatch.setitem(chunk_size.BUFFERS, "cpu", 0)  # the least: 16 rows at a time
     one = student()
     with Watch() as watch:
         targets = score(one)

@@ -19,6 +19,7 @@ from composer_replication.cli.doctor_next import (
 )
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
+from composer_replication.cli.memory_text import say_fit, window_fit
 from composer_replication.cli.next_step import NEEDED_TO_TRAIN, TRAIN_PACKAGES
 from composer_replication.core.errors import pip_install
 from composer_replication.data.ingestion.find_logs import default_folders
@@ -37,11 +38,22 @@ class Finding:
     fix: str = ""
 
 
-def doctor_command(*, common: Common = Common()) -> int:
-    """What is installed, what would work, and the command that fixes what would not. Reads only."""
+def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = Common()) -> int:
+    """What is installed, what would work, and the command that fixes what would not. Reads only.
+
+    Parameters
+    ----------
+    memory_gb
+        Compute what fits a card of so many GB; 0 = the GPU that is found, else this machine's
+        memory.
+    cards
+        How many such cards share the weights (train.fsdp).
+    """
     job = settings_only(common)
+    fit, fits, in_words = window_fit(job, memory_gb=memory_gb, cards=cards)
     needs_gguf = list(gguf(job))
     findings = [*packages(), *needs_gguf, gpu(), logs(job), disk(job), settings(job)]
+    findings.append(Finding(name="memory", ok=fits, found=in_words))
     works = {f.name: f.ok for f in findings}
     has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
     can_train = has_packages and works.get("gguf", True)
@@ -61,11 +73,17 @@ def doctor_command(*, common: Common = Common()) -> int:
         [("ok" if ok else "--", verb, "" if ok else install) for verb, ok in verbs.items()],
         head=("", "verb", "fix"),
     )
+    job.screen.line()
+    memory = say_fit(job, fit)
     next_command = doctor_next(
         job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
     )
     return job.finish(
-        {"findings": [asdict(f) for f in findings], "verbs": verbs},
+        {
+            "findings": [asdict(f) for f in findings],
+            "verbs": verbs,
+            "memory": memory,
+        },
         wrote=[],
         next_command=next_command,
     )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from cyclopts import Parameter
 
 from composer_replication.cli.console import Screen
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import settings_only
 from composer_replication.cli.next_step import next_step
+from composer_replication.cli.presets import find_preset
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.load_config import FILE_NAME, field_at, table_of
@@ -25,7 +28,12 @@ HEAD = """# Settings of composer-replication.
 
 
 def init_command(
-    *, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()
+    *,
+    schema: bool = False,
+    explain: str = "",
+    preset: Annotated[str, Parameter(name="--from")] = "",
+    force: bool = False,
+    common: Common = Common(),
 ) -> int:
     """Write a commented recompose.toml.
 
@@ -35,6 +43,9 @@ def init_command(
         Print the JSON Schema of the settings instead, for editors.
     explain
         Print the settings of one group instead, e.g. train.hint.
+    preset
+        Write the settings of a model and a card, and what to expect: qwen3-0.6b, qwen3-1.7b,
+        qwen3-4b-24gb, qwen3-8b-24gb-qlora, qwen3-14b-48gb, qwen3-32b-8x80gb.
     force
         Replace an existing file.
     """
@@ -52,7 +63,7 @@ def init_command(
             where=str(path),
             fix="give another path with -o, or --force to replace it",
         )
-    text = toml_text()
+    text = find_preset(preset).text() if preset else toml_text()
     if not job.dry_run:
         write_text(path, text)
     return job.finish(

@@ -9,6 +9,7 @@ from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import say_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
+from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
@@ -30,7 +31,13 @@ from composer_replication.training.plan import check_train_plan
 
 
 def train_command(
-    *, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()
+    *,
+    resume: str = "",
+    accept_changes: bool = False,
+    name: str = "",
+    memory_gb: float = 0.0,
+    cards: int = 0,
+    common: Common = Common(),
 ) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run
     directory under runs/.
@@ -44,6 +51,11 @@ def train_command(
         Resume although settings differ from those of the run.
     name
         Name of the new run; default: the date and a letter.
+    memory_gb
+        What --dry-run and the warning before training compare with: a card of so many GB; 0 = the
+        GPU that is found, else this machine's memory.
+    cards
+        How many such cards share the weights (train.fsdp); 0 = those of this launch.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
@@ -85,14 +97,18 @@ def train_command(
         pairs=data.pairs,
         imported=not live or config.train.lm_ce.weight > 0,
     )
+    fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
     resumed = chosen_run(job, resume) if resume else None
     if resumed is not None:
         say_resume(job, *resumed)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
-            renderer = student_renderer(tokenizer, config)
-            plan["evaluable"] = say_evaluable(job, renderer, config.held_out)
+            plan["evaluable"] = say_evaluable(
+                job, student_renderer(tokenizer, config), config.held_out
+            )
+        plan["memory"] = say_fit(job, fit)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
+    warn_of_fit(job, fit)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.live import RolloutSource

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.losses.fused_eager import RowKernel
 
-# bytes of logits at a time, student's and teacher's together
-_BUFFERS = {"cpu": 160 << 20, "cuda": 1 << 30}
 _CUDA_BLOCK = 1 << 26  # numbers; blocks for a processor cache would be too small to fill a GPU
 # a head of lower precision is raised to float32 at once up to this many bytes, else tile by tile
 _WHOLE = 512 << 20
@@ -262,16 +261,6 @@ def sweep_chunks(
             weights_C=None if weights_N is None else weights_N[part].to(work),
         )
     return result
-
-
-def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
-    """How many rows of logits fit the buffers of a device; at least 16, for efficient products.
-
-    >>> chunk_rows("cpu", 151_936, 8)
-    128
-    """
-    rows = _BUFFERS.get(device, _BUFFERS["cuda"]) // (vocab * row_bytes)
-    return max(16, min(rows // 16 * 16, 4096)) if rows < 128 else min(rows // 128 * 128, 4096)
 
 
 def run_blocks(

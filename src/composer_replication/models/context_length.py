@@ -24,6 +24,27 @@ def context_of(config: dict[str, Any]) -> int | None:
     return context if isinstance(context, int) and context > 0 else None
 
 
+def model_config(settings: StudentSettings) -> dict[str, Any] | None:
+    """The config.json of the student's model, or of its adapter's base; None for a GGUF file and
+    for a hub name of which nothing is on this machine.
+
+    Example: model_config(StudentSettings(model="folder"))["hidden_size"]
+    """
+    base = base_model(settings)
+    kind = model_kind(base)
+    if kind in ("tiny", "gguf"):
+        return None
+    folder = Path(base)
+    if kind == "hub":
+        transformers = need("transformers", extra="train")
+        try:
+            folder = Path(str(transformers.utils.cached_file(base, "config.json"))).parent
+        except (OSError, ValueError):
+            return None  # loading the tokenizer says why
+    file = folder / "config.json"
+    return read_json(file) if file.is_file() else None
+
+
 def context_length(settings: StudentSettings) -> int | None:
     """The context length of the student's model in tokens; None if its files do not say."""
     if settings.model == TINY:
@@ -31,15 +52,8 @@ def context_length(settings: StudentSettings) -> int | None:
     base = base_model(settings)
     if model_kind(base) == "gguf":
         return read_gguf(Path(base)).context
-    folder = Path(base)
-    if model_kind(base) == "hub":
-        transformers = need("transformers", extra="train")
-        try:
-            folder = Path(str(transformers.utils.cached_file(base, "config.json"))).parent
-        except (OSError, ValueError):
-            return None  # loading the tokenizer says why
-    file = folder / "config.json"
-    return context_of(read_json(file)) if file.is_file() else None
+    config = model_config(settings)
+    return None if config is None else context_of(config)
 
 
 def check_context(

@@ -1,0 +1,177 @@
+"""What a step needs in memory, by term, and what would let more fit, for `train` and `doctor`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.cli.job import Job
+from composer_replication.core.errors import ConfigError
+from composer_replication.models.student_shape import StudentShape, student_shape
+from composer_replication.tokens.artefact import Dataset
+from composer_replication.training.memory_fit import GB, CardMemory, Change, changes, longest_window
+from composer_replication.training.memory_model import MemoryNeed, StepSize, memory_need
+
+HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What a forward of this size needs, the card that it is for, and what would change that."""
+
+    card: CardMemory
+    name: str
+    size: StepSize
+    need: MemoryNeed
+    window: int
+    changes: Sequence[Change]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the forward fits what can be used of the card."""
+        return self.need.total <= self.card.usable
+
+    @property
+    def remedy(self) -> Change | None:
+        """The first change, with those before it, after which a window of this size fits."""
+        return next((c for c in self.changes if c.window >= self.size.tokens), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers, in bytes and tokens."""
+        return {
+            "card_bytes": round(self.card.total),
+            "usable_bytes": round(self.card.usable),
+            "device": self.card.device,
+            "cards": self.card.cards,
+            "tokens": self.size.tokens,
+            "bytes": round(self.need.total),
+            "moment": self.need.moment,
+            "terms": {name: round(value) for name, value in self.need.terms.items()},
+            "host_bytes": round(self.need.host),
+            "fits": self.fits,
+            "longest_window": self.window,
+            "changes": {change.setting: change.window for change in self.changes},
+            "how_known": HOW_KNOWN,
+        }
+
+
+def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
+    """The card that is asked about, else the GPU that PyTorch sees, else the machine's memory, with
+    its name. 0 cards = those of this launch."""
+    if gigabytes < 0 or cards < 0:
+        problem = f"no card has {gigabytes:g} GB" if gigabytes < 0 else f"{cards} cards"
+        raise ConfigError(problem, where="--memory-gb, --cards", fix="e.g. --memory-gb 24")
+    cards = cards or int(os.environ.get("WORLD_SIZE", "1"))
+    each = f"each of {cards} cards" if cards > 1 else "a card"
+    if gigabytes:
+        card = CardMemory.of_gigabytes(gigabytes, cards=cards)
+        return card, f"{each} of {gigabytes:g} GB"
+    try:
+        torch: Any = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            found = torch.cuda.get_device_properties(0)
+            return CardMemory(
+                total=found.total_memory
+            ), f"{found.name}, {found.total_memory / GB:.0f} GB"
+    except (ImportError, OSError):
+        pass
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return CardMemory(
+        total=total, device="cpu", cards=cards
+    ), f"this machine's {total / GB:.0f} GB, no GPU"
+
+
+def fit_of(
+    job: Job,
+    size: StepSize,
+    *,
+    memory_gb: float,
+    cards: int = 0,
+    student: StudentShape | None = None,
+) -> Fit | None:
+    """What a forward of this size needs; None for a student whose widths are not known."""
+    student = student or student_shape(job.config.student)
+    if student.shape is None:
+        return None
+    card, name = found_card(memory_gb, cards=cards)
+    known: dict[str, Any] = {"context": student.context}
+    return Fit(
+        card=card,
+        name=name,
+        size=size,
+        need=memory_need(student.shape, job.config, size, device=card.device, ranks=card.cards),
+        window=longest_window(student.shape, job.config, card, **known),
+        changes=tuple(changes(student.shape, job.config, card, **known)),
+    )
+
+
+def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | None, bool, str]:
+    """What a session of build.max_tokens needs, whether it fits, and that in words."""
+    student = student_shape(job.config.student)
+    size = StepSize.full_window(job.config.build.max_tokens)
+    fit = fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
+    if fit is None:
+        return None, True, f"not computed: {student.why_unknown}"
+    return fit, fit.fits, f"one forward of {fit.window:,} tokens fits {fit.name}"
+
+
+def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
+    """What the largest forward of a run on these examples needs; of live rollouts alone, one that
+    is full."""
+    from composer_replication.training.largest_forward import largest_forward  # PyTorch
+
+    size = StepSize.full_window(job.config.train.micro_tokens)
+    if data.examples or data.pairs:
+        size = largest_forward(data.examples, data.pairs, job.config.train) or size
+    return fit_of(job, size, memory_gb=memory_gb, cards=cards)
+
+
+def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
+    """Print the terms, the longest window and the changes; returns the numbers."""
+    if fit is None:
+        return None
+    show_line, need = job.screen.line, fit.need
+    show_line(
+        f" memory   {need.total / GB:.1f} GB for a forward of {fit.size.tokens:,} tokens, of"
+        f" {fit.card.usable / GB:.1f} GB that can be used of {fit.name} ({HOW_KNOWN})"
+    )
+    terms = sorted(need.terms.items(), key=lambda term: -term[1])
+    job.screen.table(
+        [(name, f"{value / GB:.2f}") for name, value in terms],
+        head=(f"needed at once ({need.moment})", "GB"),
+    )
+    if need.host:
+        show_line(
+            f"          {need.host / GB:.1f} GB of the machine's memory beside it (train.offload)"
+        )
+    show_line(f" window   the longest that fits with these settings is {fit.window:,} tokens")
+    if fit.changes:
+        job.screen.table(
+            [(f"{'+ ' * (n > 0)}{c.setting}", f"{c.window:,}") for n, c in enumerate(fit.changes)],
+            head=("change", "longest window"),
+        )
+    warn_of_fit(job, fit)
+    return fit.as_json()
+
+
+def warn_of_fit(job: Job, fit: Fit | None) -> None:
+    """Print a warning, with the remedy, if the forward does not fit."""
+    if fit is None or fit.fits:
+        return
+    remedy = fit.remedy
+    settings = [change.setting for change in fit.changes]
+    if remedy is not None:
+        chosen = settings[: settings.index(remedy.setting) + 1]
+        fix = f"set {', '.join(chosen)}"
+    elif fit.window:
+        fix = f"set train.micro_tokens and build.max_tokens = {fit.window} or less"
+    else:
+        fix = "take a smaller model or a larger card"
+    job.screen.line(
+        f" WARNING  a forward of {fit.size.tokens:,} tokens needs {fit.need.total / GB:.1f} GB, and"
+        f" {fit.card.usable / GB:.1f} GB can be used of {fit.name}: {fix}",
+        style="bold red",
+    )
