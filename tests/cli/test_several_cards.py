@@ -61,7 +61,7 @@ def test_the_slurm_script_trains_one_sharded_run_on_two_nodes(
         timeout=300,
         check=False,
     )
-    assert launched.returncode == 0, launched.stderr[-2000:]
+    assert launched.returncode == 0, launched.stderr[-8000:]
     assert launched.stdout.count(" step=2 ") == 1  # one voice
     (path,) = (p for p in (work / "recompose" / "runs").iterdir() if p.name != "latest")
     run = RunDir(path)
