@@ -72,6 +72,8 @@ def test_the_wheel_carries_the_demo_and_the_templates(
         ).iterdir()
     }
     assert templates and templates <= {n.rsplit("/", 1)[-1] for n in names}
+    presets = {n.rsplit("/", 1)[-1] for n in names if "/cli/preset_settings/" in n}
+    assert "qwen3-4b-24gb.toml" in presets and len(presets) == 6
     assert not [n for n in names if n.startswith(("tests/", "scripts/"))]
 
 

@@ -60,7 +60,7 @@ class Preset:
     @property
     def toml(self) -> str:
         """The settings alone."""
-        folder = files("composer_replication.cli") / "presets"
+        folder = files("composer_replication.cli") / "preset_settings"
         return (folder / f"{self.name}.toml").read_text("utf-8")
 
     @property

@@ -131,8 +131,17 @@ def shape_of(config: Mapping[str, Any], *, where: str = "config.json") -> ModelS
 
 def _qwen3(layers: int, hidden: int, intermediate: int, heads: int, *, tied: bool) -> ModelShape:
     """What the six dense models have in common."""
-    widths = {"layers": layers, "hidden": hidden, "intermediate": intermediate, "heads": heads}
-    return ModelShape(family="qwen3", **widths, kv_heads=8, head_dim=128, vocab=151_936, tied=tied)
+    return ModelShape(
+        family="qwen3",
+        layers=layers,
+        hidden=hidden,
+        intermediate=intermediate,
+        heads=heads,
+        kv_heads=8,
+        head_dim=128,
+        vocab=151_936,
+        tied=tied,
+    )
 
 
 QWEN3: Mapping[str, ModelShape] = {
