@@ -250,6 +250,32 @@ def test_doctor_knows_what_a_gguf_student_needs(
     assert value["verbs"]["train"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--student.load-in-4bit", "true"), ("--train.optimiser", "adamw_8bit")],
+)
+def test_doctor_knows_what_few_bits_need(
+    option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name == "bitsandbytes":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    setting = option.removeprefix("--").replace("-", "_")
+    path = tmp_path / "recompose.toml"
+    table, _, key = setting.partition(".")
+    path.write_text(f"[{table}]\n{key} = {value if value == 'true' else json.dumps(value)}\n")
+    monkeypatch.setattr(doctor, "version", installed)
+    found = recompose("doctor", "--json", cwd=tmp_path).value
+    (finding,) = [f for f in found["findings"] if f["name"] == "bitsandbytes"]
+    assert not finding["ok"] and "[qlora]" in finding["fix"] and setting in finding["found"]
+    verbs = found["verbs"]
+    assert not verbs["train"] and not verbs["evaluate"] and verbs["build"] and verbs["demo"]
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0")
+    assert recompose("doctor", "--json", cwd=tmp_path).value["verbs"]["train"]
+
+
 def test_a_folder_is_checked_without_pytorch(model: Path, tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"

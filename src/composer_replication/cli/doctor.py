@@ -16,6 +16,7 @@ from composer_replication.cli.doctor_next import (
     INSTALL_TRAIN,
     NEED_TRAIN,
     doctor_next,
+    optional_needs,
 )
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
@@ -51,17 +52,19 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     """
     job = settings_only(common)
     fit, fits, in_words = window_fit(job, memory_gb=memory_gb, cards=cards)
-    needs_gguf = list(gguf(job))
-    findings = [*packages(), *needs_gguf, gpu(), logs(job), disk(job), settings(job)]
+    optional = list(optional_packages(job))
+    findings = [*packages(), *optional, gpu(), logs(job), disk(job), settings(job)]
     findings.append(Finding(name="memory", ok=fits, found=in_words))
     works = {f.name: f.ok for f in findings}
     has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
-    can_train = has_packages and works.get("gguf", True)
-    install = INSTALL_TRAIN if not has_packages else "".join(f.fix for f in needs_gguf)
+    can_train = has_packages and all(f.ok for f in optional)
+    install = next((f.fix for f in optional if not f.ok), "") if has_packages else INSTALL_TRAIN
     from composer_replication.cli.main import VERBS  # main loads this module
 
     verbs = {
-        verb: verb not in NEED_TRAIN or can_train or (has_packages and verb == "demo")
+        verb: verb not in NEED_TRAIN
+        or can_train
+        or (has_packages and (verb == "demo" or (verb == "build" and works.get("gguf", True))))
         for verb in (*VERBS, "hints --audit")
     }
     job.screen.table(
@@ -109,17 +112,14 @@ def packages() -> Iterator[Finding]:
             yield Finding(name=name, ok=True, found=installed)
 
 
-def gguf(job: Job) -> Iterator[Finding]:
-    """The package gguf, if the student or the base of its adapter is a GGUF file."""
-    student = job.config.student
-    if not any(name.lower().endswith(".gguf") for name in (student.model, student.base)):
-        return
-    try:
-        yield Finding(name="gguf", ok=True, found=version("gguf"))
-    except PackageNotFoundError:
-        command = pip_install("composer-replication[gguf]")
-        found = "not installed; student.model needs it"
-        yield Finding(name="gguf", ok=False, found=found, fix=command)
+def optional_packages(job: Job) -> Iterator[Finding]:
+    """The packages that only some settings need."""
+    for name, extra, setting in optional_needs(job.config):
+        try:
+            yield Finding(name=name, ok=True, found=version(name))
+        except PackageNotFoundError:
+            found, extra = f"not installed; {setting} needs it", f"composer-replication[{extra}]"
+            yield Finding(name=name, ok=False, found=found, fix=pip_install(extra))
 
 
 def gpu() -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import TRAIN_PACKAGES, next_step
+from composer_replication.core.config.root import Config
 from composer_replication.core.errors import pip_install
 
 NEED_TRAIN = frozenset({"demo", "model", "build", "train", "evaluate", "export", "hints --audit"})
@@ -27,4 +28,24 @@ def doctor_next(job: Job, fixes: Mapping[str, str], *, can_train: bool) -> str:
     waits = step.split()[1] in (*NEED_TRAIN, "doctor") or "--audit" in step
     if can_train or not waits:
         return step
-    return next((fixes[name] for name in (*TRAIN_PACKAGES, "gguf") if name in fixes), INSTALL_TRAIN)
+    return next(
+        (fixes[name] for name in (*TRAIN_PACKAGES, "gguf", "bitsandbytes") if name in fixes),
+        INSTALL_TRAIN,
+    )
+
+
+def optional_needs(config: Config) -> list[tuple[str, str, str]]:
+    """(package, extra, setting) of what only some settings need: gguf for a GGUF file, bitsandbytes
+    for 4 and 8 bits.
+
+    >>> optional_needs(Config.model_validate({"train": {"optimiser": "adamw_8bit"}}))
+    [('bitsandbytes', 'qlora', 'train.optimiser')]
+    """
+    student, needs = config.student, list[tuple[str, str, str]]()
+    if any(name.lower().endswith(".gguf") for name in (student.model, student.base)):
+        needs.append(("gguf", "gguf", "student.model"))
+    if student.load_in_4bit:
+        needs.append(("bitsandbytes", "qlora", "student.load_in_4bit"))
+    elif config.train.optimiser == "adamw_8bit":
+        needs.append(("bitsandbytes", "qlora", "train.optimiser"))
+    return needs
