@@ -38,7 +38,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file
 
 from beside_trl import STUDENT
-from page import about, markdown
+from page import GOALS, about, markdown
 from page_generation import HEADS, generation_rows
 
 from composer_replication.core.trace import HUMAN, Text, Turn
@@ -307,7 +307,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             print(lines[-1], file=sys.stderr, flush=True)
     measured = {"about": about(sys.argv), "lines": lines}
-    print(markdown(HEADS, generation_rows(measured, {"ratio": 0.8, "shared": 1.0})))
+    print(markdown(HEADS, generation_rows(measured, GOALS["generation"])))
     if options.json:
         options.json.write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
     return 0
