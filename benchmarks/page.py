@@ -10,10 +10,7 @@ the files that the benchmarks wrote.
     python benchmarks/page.py            write the page again from the committed JSON
     python benchmarks/page.py --check    fail if the page does not match its JSON
 
-The name of a file says which part it is (losses, sweep, step, long, context, rollouts, generation,
-curate, redact, replay_cost, hint_reader, memory_model, gpu); a part that is not given stays as it
-was. A ratio on the page is a quotient of two numbers of the JSON. Parts that were never measured
-are listed as not measured.
+The name of a file says which part it is (PARTS); a part that is not given stays as it was.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from context_page import context_section
 from memory_section import memory_section
-from page_generation import HEADS, TEXT, generation_rows
+from page_generation import generation_section
 from record_lines import record_lines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -519,12 +516,6 @@ def beside_trl(results: Json, goals: Json) -> list[str]:
     ):
         rows.append([label, f"{ours[name]:.2f}", f"{theirs[name]:.2f}", "", ""])
     return [text, markdown(["", "ours", "TRL", "ours / TRL", "goal"], rows)]
-
-
-def generation_section(part: Json, goals: Json) -> str:
-    """Tokens per CPU-second beside `generate`."""
-    rows = markdown(HEADS, generation_rows(part, goals["generation"]))
-    return "\n\n".join(["## Speed of generation", provenance(part), TEXT, rows])
 
 
 def at_least(value: float, goal: float) -> str:

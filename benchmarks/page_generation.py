@@ -1,4 +1,4 @@
-"""The rows of docs/benchmarks.md on the speed of generation."""
+"""The section of benchmarks/generation.py on docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ TEXT = (
     " handed its cache, which it takes only while all rows are equally long: ours / that."
 )
 _SHARED = ("group", "tasks", "turns")
+
+
+def generation_section(part: Mapping[str, Any], goals: Mapping[str, Any]) -> str:
+    """Tokens per CPU-second beside `generate`."""
+    from page import markdown, provenance  # it imports this module
+
+    rows = markdown(HEADS, generation_rows(part, goals["generation"]))
+    return "\n\n".join(["## Speed of generation", provenance(part), TEXT, rows])
 
 
 def generation_rows(part: Mapping[str, Any], goals: Mapping[str, float]) -> list[list[str]]:
