@@ -16,6 +16,9 @@ context      a session of 8k, 16k, 32k and 64k tokens (4 sites, 4 pairs) on a Qw
              0.6B with all weights, of 4B with adapters, and of 8B with adapters on 4 bits
              (bitsandbytes): checkpointed, in tiles, with layer inputs in host memory, and with
              peft's own LoRA layers; 0.6B beside TRL's plain fine-tuning
+generation   tokens of the sampler and of transformers' `generate` on the same prompts, that model:
+             8 prompts, 8 samples of one prompt, 8 episodes of 4 messages (see
+             benchmarks/generation.py)
 longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that fits, tree and
              TRL
 memory       whole optimiser steps at the 0.6B shape beside what training/memory_model.py predicts
@@ -48,6 +51,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import context as less_memory
+import generation
 import memory_model
 import step as whole
 from page import about, markdown
@@ -56,10 +60,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from composer_replication.losses.fused import Backend, fused_divergence
 from composer_replication.models.activations import checkpoint_layers
 from composer_replication.models.forward import Head
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
 
 VOCAB = 151_936
 HEADS = {"0.6B": 1024, "4B": 2560}
-PARTS = ("divergence", "step", "context", "longest", "memory")
+PARTS = ("divergence", "step", "context", "generation", "longest", "memory")
 GROWING = ("context", "longest")
 """Tables whose cases grow: a variant that failed is not run again."""
 Run = Callable[[], Any]
@@ -299,6 +305,32 @@ def context_cases(options: argparse.Namespace) -> Iterator[Case]:
                 yield "context", f"{shape}, {kind}, T = {length}", f"{variant} ({shape})", make
 
 
+def generation_run(variant: str, case: str, *, make: Callable[[], Any], size: int) -> Run:
+    """The messages of a case of benchmarks/generation.py; returns how many tokens were sampled."""
+    renderer = Renderer.for_tokenizer(load_tokenizer(generation.STUDENT))
+    student = generation.endless(make(), renderer)
+    envs = partial(generation.listeners, case, size=size)
+    rollouts = generation.play(student, envs(), tokens=64, seed=0)
+    contexts = [generation.contexts_of(rollout) for rollout in rollouts]
+
+    def run() -> int:
+        if variant == "ours":
+            generation.play(student, envs(), tokens=64, seed=1)
+        else:
+            with torch.no_grad():
+                generation.answer_all(student, contexts, tokens=64)
+        return 64 * sum(map(len, contexts))
+
+    return run
+
+
+def generation_cases(options: argparse.Namespace) -> Iterator[Case]:
+    for case in ("batch 8", "group 8", "turns"):
+        for variant in ("ours", "generate"):
+            run = partial(generation_run, variant, case, make=qwen3_06b, size=512)
+            yield "generation", f"0.6B, {case}", variant, run
+
+
 def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
     """From short to long; a variant that failed is not run again (see `measured`)."""
     for length in (8192, 16384, 32768, 65536, 131072):
@@ -394,11 +426,11 @@ def measured(
 
 
 def table_of(lines: list[dict[str, Any]]) -> str:
-    """Markdown: a row per measurement, with ours (triton, tree) divided by it."""
+    """Markdown: a row per measurement, with ours (triton, tree, ours) divided by it."""
     ours = {
         (x["table"], x["case"]): x
         for x in lines
-        if x["variant"] in ("triton", "tree") and "ms" in x
+        if x["variant"] in ("triton", "tree", "ours") and "ms" in x
     }
     rows = []
     for x in lines:
@@ -443,6 +475,7 @@ def main(arguments: list[str] | None = None) -> int:
         "divergence": divergence_cases,
         "step": step_cases,
         "context": context_cases,
+        "generation": generation_cases,
         "longest": longest_cases,
         "memory": memory_cases,
     }

@@ -10,10 +10,7 @@ the files that the benchmarks wrote.
     python benchmarks/page.py            write the page again from the committed JSON
     python benchmarks/page.py --check    fail if the page does not match its JSON
 
-The name of a file says which part it is (losses, sweep, step, long, context, rollouts, curate,
-redact, replay_cost, hint_reader, memory_model, gpu); a part that is not given stays as it was. A
-ratio on the page is a quotient of two numbers of the JSON. Parts that were never measured are
-listed as not measured.
+The name of a file says which part it is (PARTS); a part that is not given stays as it was.
 """
 
 from __future__ import annotations
@@ -33,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from context_page import context_section
 from memory_section import memory_section
+from page_generation import generation_section
 from record_lines import record_lines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +43,7 @@ PARTS: Mapping[str, str] = {
     "long": "a session of 32,768 tokens",
     "context": "a step that keeps less in memory",
     "rollouts": "episodes of the workshop",
+    "generation": "tokens of the sampler beside transformers' generate",
     "curate": "curation of pairs beside data-juicer",
     "redact": "redaction of secrets",
     "replay_cost": "what a replay bills",
@@ -78,6 +77,7 @@ GOALS: Mapping[str, Any] = {
     "long": {"mib": 16384},
     "context": {"sft": {"mib": 0.8, "cpu_s": 1.1}, "session": {"mib": 0.6, "cpu_s": 0.25}},
     "rollouts": {"episodes_per_cpu_s": 1.5, "trained_per_cpu_s": 1.0},
+    "generation": {"ratio": 0.8, "shared": 1.0},
     "curate": {"pairs_per_s": 10_000},
     "redact": {
         "mb_per_s": 20,
@@ -133,6 +133,7 @@ def render(measured: Json) -> str:
         "long": long_section,
         "context": context_section,
         "rollouts": rollouts_section,
+        "generation": generation_section,
         "curate": curate_section,
         "redact": redact_section,
         "replay_cost": replay_cost_section,

@@ -113,6 +113,10 @@ def test_whole_weights_come_back_bit_for_bit_with_the_template_they_were_trained
         "--tool-call-parser hermes" in result.value["serve"]["vLLM"]
         and "out/whole" in result.value["serve"]["vLLM"]
     )
+    llama = result.value["serve"][
+        "llama.cpp"
+    ]  # its name is the one that rollouts.server.model asks
+    assert "--alias whole " in llama and "--chat-template-file " in llama
     assert not list((place / "out").glob(".*")) and result.value["form"] == "weights"
 
 

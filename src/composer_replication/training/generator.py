@@ -100,6 +100,7 @@ class Generator:
             url=server.url,
             model=server.model,
             version=self.version,
+            protocol=server.protocol,
             timeout_s=server.timeout_s,
             num_requests=server.requests,
         )

@@ -21,14 +21,17 @@ EVALUATED_ENV = "workshop"
 
 
 class ServerSettings(Settings):
-    """An OpenAI-compatible server that writes the student's messages and returns their token ids
-    and log-probs, as vLLM does."""
+    """A server that writes the student's messages and returns their token ids and log-probs, as
+    vLLM and llama.cpp do."""
 
     url: str = ""
     """Its address, e.g. http://127.0.0.1:8000/v1; it reads everything that the student reads, so it
     must be your own."""
     model: str = ""
     """Name under which the student is served."""
+    protocol: Literal["vllm", "llama.cpp"] = "vllm"
+    """The kind of server: vLLM's completions with token ids, or llama-server's `/completion`, which
+    keeps the weights of its GGUF file (handover = "none")."""
     handover: Literal["reload", "adapter", "none"] = "reload"
     """How weights reach it: "reload" = vLLM's collective_rpc reload_weights, "adapter" = vLLM's
     load_lora_adapter; "none" = it keeps the weights at the start of the run."""
@@ -119,6 +122,11 @@ class RolloutSettings(Settings):
             raise ValueError(
                 "generator = 'served' needs server.url, server.model and, unless server.handover ="
                 " 'none', server.weights_dir"
+            )
+        if server.protocol == "llama.cpp" and server.handover != "none":
+            raise ValueError(
+                "server.protocol = 'llama.cpp' needs server.handover = 'none': llama-server keeps"
+                " the weights of its GGUF file"
             )
         if server.handover != "none" and self.refresh_every - 1 > self.max_staleness:
             raise ValueError(
