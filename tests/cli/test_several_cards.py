@@ -22,7 +22,10 @@ SCRIPT = "examples/several_cards/train.sbatch"
 STAND_INS = {
     # a node is a process of its own, which meets the other at the head node's address
     "srun": '"$@" & first=$!; "$@" & second=$!; wait $first && wait $second',
-    "scontrol": 'test "$*" = "show hostnames node[1-2]" && printf "127.0.0.1\\nnode2\\n"',
+    # slow, so that a reader that stops after the first line breaks the pipe
+    "scontrol": (
+        'test "$*" = "show hostnames node[1-2]" && echo 127.0.0.1 && sleep 0.3 && echo node2'
+    ),
 }
 
 
