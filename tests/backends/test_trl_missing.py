@@ -52,7 +52,7 @@ def test_another_version_is_refused_in_one_sentence(
     problem = _compat.trl_problem()
     assert (problem == "") is fits
     if not fits:
-        assert problem == f"TRL {version} is installed, this adapter is written for 1.16"
+        assert problem == f"TRL {version} is installed, this adapter is written for >=1.16,<1.17"
         with pytest.raises(ConfigError, match=r"trl>=1\.16,<1\.17"):
             _compat.require_trl()
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from composer_replication.cli.doctor_backends import say_backends
 from composer_replication.cli.doctor_next import (
     INSTALL_TRAIN,
     NEED_TRAIN,
@@ -77,16 +78,13 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
         head=("", "verb", "fix"),
     )
     job.screen.line()
+    backends = say_backends(job)
     memory = say_fit(job, fit)
     next_command = doctor_next(
         job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
     )
     return job.finish(
-        {
-            "findings": [asdict(f) for f in findings],
-            "verbs": verbs,
-            "memory": memory,
-        },
+        dict(findings=[asdict(f) for f in findings], verbs=verbs, backends=backends, memory=memory),
         wrote=[],
         next_command=next_command,
     )

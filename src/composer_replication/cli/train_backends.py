@@ -16,6 +16,7 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.backends.registry import BACKENDS, trainers
 
 if TYPE_CHECKING:
     from composer_replication.models.load_student import Student
@@ -28,6 +29,12 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
     Raises MissingExtraError or ConfigError. The user's own environment must make one task here, so
     that its errors show early; returns its files.
     """
+    if config.train.backend not in BACKENDS:
+        raise ConfigError(
+            f"this version has no adapter for {config.train.backend}",
+            where="train.backend",
+            fix=f"use one of: {', '.join(trainers())}",
+        )
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
         from composer_replication.training.backends.trl_settings import check_hosted

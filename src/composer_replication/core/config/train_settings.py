@@ -163,9 +163,10 @@ class HealthSettings(Settings):
 class TrainSettings(Settings):
     """The trainer."""
 
-    backend: Literal["reference", "trl"] = "reference"
-    """What runs the optimiser steps: training/loop.py, or TRL's GRPOTrainer (extra `trl`; needs
-    rollouts.env). Short: --backend trl."""
+    backend: Literal["reference", "trl", "verl", "prime_rl", "monarch"] = "reference"
+    """What runs the optimiser steps: training/loop.py, TRL's GRPOTrainer (extra `trl`; needs
+    rollouts.env), verl, prime-rl or actors of Monarch. What each hosts: docs/backends.md. Short:
+    --backend trl."""
     steps: int = Field(default=20, gt=0)
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs are added in proportion. 1 cannot feed

@@ -3,8 +3,8 @@ written for is refused with one clear error.
 
 TRL rewrites its loss about every second minor version (1.14 and 1.15 did). The backend relies on
 `_generate`, `_generate_and_score_completions`, `_compute_loss`, and the first four items that
-`_generate` returns, all stable since 1.0. Raise the bounds once tests/backends pass with a newer
-version.
+`_generate` returns, all stable since 1.0. Raise the bounds in registry.py once tests/backends pass
+with a newer version.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from composer_replication.core.errors import ConfigError, first_line, install_fix, need
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.backends.registry import TRL, version_numbers
 
-LOWEST, BELOW = (1, 16), (1, 17)
 HOOKS = {
     "_generate": ["prompts"],
     "_generate_and_score_completions": ["inputs"],
     "_compute_loss": ["model", "inputs"],
 }
-_FIX = f"{install_fix('trl')}; it asks for trl>=1.16,<1.17"
+_FIX = f"{install_fix('trl')}; it asks for trl{TRL.tested}"
 _PARSERS = {
     **dict.fromkeys(
         ("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "chatml-tools"), "qwen3_template"
@@ -36,14 +36,14 @@ _PARSERS = {
 
 def trl_problem() -> str:
     """Why TRL cannot be used here, e.g. "TRL 1.14.2 is installed, this adapter is written for
-    1.16"; "" if it can."""
+    >=1.16,<1.17"; "" if it can."""
     if importlib.util.find_spec("trl") is None:
         return "TRL is not installed"
     installed = importlib.metadata.version("trl")
-    number = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
-    if LOWEST <= number < BELOW:
+    number = version_numbers(installed)
+    if TRL.lowest <= number < TRL.below:
         return ""
-    return f"TRL {installed} is installed, this adapter is written for {LOWEST[0]}.{LOWEST[1]}"
+    return f"TRL {installed} is installed, this adapter is written for {TRL.tested}"
 
 
 def require_trl() -> None:

@@ -1,0 +1,91 @@
+"""Run the tests of one backend or environment library in an environment of its own, because their
+pins conflict with each other's.
+
+    python3 scripts/run_backend.py verl           (make backends runs all of them)
+
+The environment .venv-NAME holds the packages of requirements/backend_NAME.txt on top of those of
+.venv (as that of scripts/run_peers.py). The last line is "verl: ran 31 tests in 84 s", or
+"verl: not installed (why)" if the packages cannot be had, which is not a failure. A red test is
+one, and so is a stage whose tests did not run although its packages are there. A test that needs
+what no package index has (a checkout, a GPU) is skipped, and its reason is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import run_peers
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = tuple(
+    sorted(
+        path.stem.removeprefix("backend_") for path in (ROOT / "requirements").glob("backend_*.txt")
+    )
+)
+"""The backends that have an environment: those with a requirements/backend_NAME.txt."""
+
+
+def closing_line(name: str, *, junit: Path, seconds: float) -> str:
+    """How many tests of a backend ran, and why others did not: "verl: ran 31 tests in 84 s"."""
+    cases = list(ET.parse(junit).iter("testcase"))
+    skipped = [reason for case in cases if (reason := case.find("skipped")) is not None]
+    ran = len(cases) - len(skipped)
+    if not ran:
+        return f"{name}: no test"
+    reasons = sorted({reason.get("message", "") for reason in skipped})
+    left_out = f"; {len(skipped)} not run ({'; '.join(reasons)})" if skipped else ""
+    return f"{name}: ran {ran} test{'' if ran == 1 else 's'} in {seconds:.0f} s{left_out}"
+
+
+def run_one(name: str) -> int:
+    """Install a backend and run its tests; returns pytest's exit code, or 0 if it cannot be
+    installed."""
+    folder, pins = ROOT / f".venv-{name}", ROOT / "requirements" / f"backend_{name}.txt"
+    if problem := run_peers.install(folder, pins=pins):
+        print(f"{name}: not installed ({problem})", flush=True)
+        return 0
+    junit = ROOT / "build" / f"backend_{name}.xml"
+    junit.parent.mkdir(exist_ok=True)
+    junit.unlink(missing_ok=True)
+    begin = time.monotonic()
+    command = [
+        str(run_peers.python_in(folder)),
+        "-m",
+        "pytest",
+        "-rs",
+        "-n",
+        "2",
+        "-m",
+        "backend",
+        "--disable-warnings",
+        f"--junitxml={junit}",
+        f"tests/backends_{name}",
+    ]
+    env = {**run_peers.offline_environment(), "COMPOSER_BACKEND": name}
+    env["PATH"] = f"{run_peers.python_in(folder).parent}{os.pathsep}{env.get('PATH', '')}"
+    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    if not junit.exists():
+        print(f"{name}: pytest wrote no result", flush=True)
+        return code or 1
+    line = closing_line(name, junit=junit, seconds=time.monotonic() - begin)
+    print(line, flush=True)
+    return code or int(line.endswith(": no test"))
+
+
+def main(names: list[str]) -> int:
+    """Run the named backends, or all; returns 0 if none of them failed."""
+    if unknown := [name for name in names if name not in NAMES]:
+        print(
+            f"run_backend: no requirements/backend_{unknown[0]}.txt; there are: {', '.join(NAMES)}"
+        )
+        return 2
+    return max((run_one(name) for name in names or NAMES), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""The backends and environment libraries that this package has adapters for: which versions were
+tested, how each is installed, and what it hosts.
+
+`recompose doctor` prints this table, docs/backends.md is written from it, and the adapters read
+their tested versions here. It imports none of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from composer_replication.core.errors import pip_install
+
+FEATURES: Mapping[str, str] = {
+    "policy": "policy channel",
+    "hint_full": "hint, whole distribution",
+    "hint_sampled": "hint, sampled token",
+    "preference": "preference",
+    "imported": "imported examples (lm_ce, anchors)",
+    "rollouts": "own rollouts",
+    "overlap": "rollouts overlap training",
+    "ranks": "several ranks",
+    "lora": "LoRA",
+    "tree": "token tree",
+    "resume": "resume",
+}
+"""What a trainer may host: the key in `Backend.hosts`, and the heading of its column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One adapter: the package behind it, the versions that were tested, and what it hosts.
+
+    `lowest <= version < below` was tested. `hosts` has a word for each of `FEATURES` that works
+    ("yes", or how far); a feature that is missing there is refused by name. `package` is "" if
+    nothing has to be installed; `on_index` is False if no package index has it.
+    """
+
+    name: str
+    kind: Literal["trainer", "environments"]
+    package: str = ""
+    lowest: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
+    install: str = ""
+    on_index: bool = True
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    limit: str = ""
+
+    @property
+    def tested(self) -> str:
+        """The tested versions, e.g. ">=1.16,<1.17"; "" for what is part of this package."""
+        if not self.package:
+            return ""
+        low, high = (".".join(map(str, version)) for version in (self.lowest, self.below))
+        return f">={low},<{high}"
+
+    def installed(self) -> str:
+        """The installed version; "" if the package is missing."""
+        try:
+            return importlib.metadata.version(self.package) if self.package else ""
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+    def problem(self) -> str:
+        """Why this backend cannot be used here, e.g. "trl 1.14.2 is installed, 1.16 was tested";
+        "" if it can."""
+        if not self.package:
+            return ""
+        version = self.installed()
+        if not version:
+            return f"{self.package} is not installed"
+        if self.lowest <= version_numbers(version) < self.below:
+            return ""
+        return f"{self.package} {version} is installed, {self.tested} was tested"
+
+    def command(self) -> str:
+        """The command that installs it; "" if there is none."""
+        if self.install or not self.package:
+            return self.install
+        return pip_install(f"{self.package}{self.tested}")
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version.
+
+    >>> version_numbers("1.16.0.dev3")
+    (1, 16, 0)
+    """
+    numbers: list[int] = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+REFERENCE = Backend(
+    name="reference",
+    kind="trainer",
+    hosts={
+        **{key: "yes" for key in FEATURES if key != "overlap"},
+        "ranks": "FSDP2; live rollouts on replicated ranks only",
+    },
+    limit="one node was tried; under train.fsdp no live rollouts",
+)
+TRL = Backend(
+    name="trl",
+    kind="trainer",
+    package="trl",
+    lowest=(1, 16),
+    below=(1, 17),
+    hosts={
+        **dict.fromkeys(("policy", "hint_full", "preference", "rollouts", "lora"), "yes"),
+        "ranks": "replicated",
+        "resume": "yes",
+    },
+    limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
+)
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL)}
+"""Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
+
+
+def trainers() -> tuple[str, ...]:
+    """The names that `train.backend` takes.
+
+    >>> trainers()[:2]
+    ('reference', 'trl')
+    """
+    return tuple(name for name, backend in BACKENDS.items() if backend.kind == "trainer")
