@@ -94,7 +94,7 @@ def logs_table(
     ]
     draw = {"cluster": cluster, "seed": stage_seed(seed, "logs"), "samples": settings.samples}
     paired = [
-        _paired(a, left=rows[a], b=b, right=rows[b], metric=metric, **draw)
+        _paired(a=a, left=rows[a], b=b, right=rows[b], metric=metric, **draw)
         for a, b in compared_rows(names)
         for metric in METRICS
     ]
@@ -219,12 +219,12 @@ def _kind_shares(forks: Sequence[Fork]) -> dict[str, float]:
 
 
 def _paired(
+    *,
     a: str,
     left: Sequence[Fork],
     b: str,
     right: Sequence[Fork],
     metric: str,
-    *,
     cluster: Mapping[str, str],
     seed: int,
     samples: int,

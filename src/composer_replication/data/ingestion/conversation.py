@@ -56,6 +56,7 @@ class TurnDraft:
         role: Role,
         author: str | None,
         blocks: list[Block],
+        *,
         tag: str = "",
         is_copied: bool = False,
     ) -> None:
@@ -132,7 +133,7 @@ class Conversation:
     returns turns, segments and events.
 
     `chained`: the records name their parents; a message without one then starts a new context.
-    Example: c = Conversation(); c.add_message("u1", None, "human", "", [Text("hi")]);
+    Example: c = Conversation(); c.add_message("u1", None, [Text("hi")], author="human");
     c.finish().turns
     """
 
@@ -166,6 +167,7 @@ class Conversation:
         self,
         uuid: str | None,
         parent: str | None,
+        *,
         message_id: str,
         author: str | None,
         is_copied: bool,
@@ -192,7 +194,13 @@ class Conversation:
         draft.blocks.append(block)
 
     def add_result(
-        self, uuid: str | None, parent: str | None, block: ToolResult, author: str, is_copied: bool
+        self,
+        uuid: str | None,
+        parent: str | None,
+        block: ToolResult,
+        *,
+        author: str,
+        is_copied: bool,
     ) -> None:
         """Add a tool result as a turn of its own, behind the message that holds its call."""
         if block.call_id in self.draft_of_result:
@@ -222,17 +230,17 @@ class Conversation:
         self,
         uuid: str | None,
         parent: str | None,
-        author: str | None,
-        tag: str,
         blocks: list[Block],
         *,
+        author: str | None,
+        tag: str = "",
         is_copied: bool = False,
         role: Role = "user",
         is_side_message: bool = False,
     ) -> TurnDraft:
         """Add a message of the human or the harness; `is_side_message`: an attachment, which is not
         part of the parent chain."""
-        draft = TurnDraft(role, author, blocks, tag, is_copied)
+        draft = TurnDraft(role, author, blocks, tag=tag, is_copied=is_copied)
         parent_draft = self.draft_of_record.get(parent) if parent is not None else None
         if is_side_message:
             draft.is_side_message, draft.anchor = (

@@ -286,7 +286,11 @@ class FileReader:
             return
         is_copied = key not in conversation.draft_of_message and self._is_known(key)
         draft = conversation.add_assistant(
-            uuid, record.parentUuid, key, message.model, is_copied=is_copied
+            uuid,
+            record.parentUuid,
+            message_id=key,
+            author=message.model,
+            is_copied=is_copied,
         )
         if message.usage is not None:
             draft.usage = message.usage
@@ -337,7 +341,11 @@ class FileReader:
                 call_id = raw.tool_use_id
                 is_copied = call_id not in conversation.draft_of_result and self._is_known(call_id)
                 conversation.add_result(
-                    uuid, parent, tool_result(raw, call_id), ENVIRONMENT, is_copied
+                    uuid,
+                    parent,
+                    tool_result(raw, call_id),
+                    author=ENVIRONMENT,
+                    is_copied=is_copied,
                 )
                 if call_id in self._task_calls:
                     self._remember_agent(record, call_id)
@@ -378,9 +386,9 @@ class FileReader:
             stream.conversation.add_message(
                 uuid,
                 parent,
-                writer.author,
-                writer.tag,
                 [block for _, block in texts[:length]],
+                author=writer.author,
+                tag=writer.tag,
                 is_copied=is_copied,
             )
             parent = uuid or parent
@@ -478,9 +486,9 @@ class FileReader:
             conversation.add_message(
                 record.uuid,
                 record.parentUuid,
-                attachment.author,
-                attachment.tag,
                 [Text(attachment.text)],
+                author=attachment.author,
+                tag=attachment.tag,
                 is_side_message=True,
             )
         conversation.link(record.uuid, record.parentUuid)

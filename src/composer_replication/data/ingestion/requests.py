@@ -445,7 +445,7 @@ class _RequestLayout:
                     for b in _blocks_of(blob)
                     if isinstance(b, dict) and isinstance(b.get("text"), str)
                 ]
-                yield TurnDraft("user", HARNESS, [Text(text) for text in texts], "reminder")
+                yield TurnDraft("user", HARNESS, [Text(text) for text in texts], tag="reminder")
             else:
                 yield from self._drafts_of_user([_UserBlock(block) for block in _blocks_of(blob)])
         else:
@@ -498,7 +498,11 @@ class _RequestLayout:
                 continue
             logged = self._conversation.draft_of_record.get(uuid)
             draft = TurnDraft(
-                "user", writer.author, [parsed], writer.tag, logged is not None and logged.is_copied
+                "user",
+                writer.author,
+                [parsed],
+                tag=writer.tag,
+                is_copied=logged is not None and logged.is_copied,
             )
             yield draft
 
