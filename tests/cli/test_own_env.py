@@ -258,3 +258,60 @@ def test_a_generator_holds_something_open_for_the_run(work: Path) -> None:
         next(source.train(0))()
         with pytest.raises(DataError, match="both trained on and watched"):
             source.monitor(1, 1)[0]()
+
+
+def trained(work: Path) -> None:
+    env = work / "envs" / "guess.py"
+    env.write_text(example().replace(REWARD, "return (sum(map(ord, self.said)) % 7) / 6"), "utf-8")
+    at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"))
+    result = recompose("train", *at, "--name", "x", cwd=work)
+    assert result.code == 0, result.err
+
+
+def test_evaluate_plays_the_environment_that_the_run_was_trained_in(work: Path) -> None:
+    trained(work)
+    at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"), "--evaluate.samples", "200")
+    result = recompose("evaluate", "x", *at, "--evaluate.tasks", "5", "--json", cwd=work)
+    assert result.code == 0, result.err
+    rows = {row["name"]: row for row in result.value["rows"]}
+    assert rows["after"]["n"] == 5 and result.value["split"] == "monitor"
+    assert any("envs/guess.py:Guess" in note for note in result.value["notes"])
+    sessions = (work / "out" / "runs" / "x" / "evaluation" / "after.jsonl").read_text("utf-8")
+    assert sessions.count("Which number stands in number.txt?") == 5
+    assert "train-" not in sessions
+
+    # settings that do not name it: a run folder may come from anywhere, so its file is not run
+    other = recompose(
+        "evaluate", "x", *at, "--evaluate.tasks", "2", "--rollouts.env", "", "--json", cwd=work
+    )
+    assert other.code == 0, other.err
+    assert result.value["env"].endswith("envs/guess.py:Guess")
+    assert other.value["env"] == "the built-in workshop"
+    assert any("do not show how the student does" in note for note in other.value["notes"])
+
+
+def test_too_few_tasks_are_counted_before_anything_is_played(work: Path) -> None:
+    trained(work)
+    env = work / "envs" / "guess.py"
+    at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"))
+    assert 'self.task_id = f"{split}-{seed}"' in env.read_text("utf-8")
+    few = env.read_text("utf-8").replace('f"{split}-{seed}"', 'f"{split}-{seed % 3}"')
+    env.write_text(few, "utf-8")
+    result = recompose("evaluate", "x", *at, "--evaluate.tasks", "5", cwd=work)
+    assert result.code == 1
+    assert "3 different tasks in 100 draws" in " ".join(result.err.split())
+
+
+def test_an_environment_that_answers_differently_twice_is_refused(work: Path) -> None:
+    trained(work)
+    env = work / "envs" / "guess.py"
+    at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"))
+    code = "import itertools\nTIMES = itertools.count()\n" + env.read_text("utf-8")
+    changed = code.replace(
+        "return (sum(map(ord, self.said)) % 7) / 6", "return next(TIMES) % 2 / 1"
+    )
+    assert changed != code
+    env.write_text(changed, "utf-8")
+    result = recompose("evaluate", "x", *at, "--evaluate.tasks", "5", cwd=work)
+    assert result.code == 1
+    assert "must answer the same calls in the same way twice" in " ".join(result.err.split())

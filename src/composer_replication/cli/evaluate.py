@@ -19,7 +19,8 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
 from composer_replication.core.codec import write_sessions
-from composer_replication.core.config.rollout_settings import EVALUATED_ENV
+from composer_replication.core.config.rollout_settings import DEFAULT_ENV
+from composer_replication.core.config.root import Config
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
@@ -40,7 +41,8 @@ def evaluate_command(
     common: Common = Common(),
 ) -> int:
     """Play a run's newest checkpoint ("after") and its start ("before") on tasks that no training
-    saw, without hints.
+    saw, without hints: those of your own environment (rollouts.env) if the run was trained in it,
+    else those of the built-in workshop.
 
     Parameters
     ----------
@@ -55,7 +57,7 @@ def evaluate_command(
         NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be
         repeated.
     """
-    job = open_job(common)
+    job = open_job(common, uses=("env",))
     for package in ("torch", "transformers"):
         need(package, extra="train")
     if logs and not run:
@@ -78,16 +80,17 @@ def evaluate_command(
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
     on_logs_command = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
-    with open_world(EVALUATED_ENV) as source:
+    env = env_to_play(after.config.rollouts.env, settings=job.config)
+    with open_world(env) as source:
         metadata = source.metadata
     strange = foreign_tasks_note(
-        after.config.rollouts.env, played=EVALUATED_ENV, metadata=metadata, on_logs=on_logs_command
+        after.config.rollouts.env, played=env, metadata=metadata, on_logs=on_logs_command
     )
     for note in strange:
         job.screen.line(f" note     {note}", style="yellow")
     notes = [*strange, *notes]
     job.screen.line(
-        f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of"
+        f" {folder.path.name}: {settings.tasks} tasks of {metadata.title or env} for each of"
         f" {', '.join(p.name for p in players)}"
     )
     wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]
@@ -98,7 +101,7 @@ def evaluate_command(
         settings=settings,
         limits=after.config.rollouts,
         seed=seed,
-        env=EVALUATED_ENV,
+        env=env,
         on_played=lambda s: _tell(job, s),
     )
     for player, row in zip(players, shown, strict=True):
@@ -108,8 +111,10 @@ def evaluate_command(
         settings=settings,
         seed=seed,
         metadata=metadata,
+        own_env="" if env == DEFAULT_ENV else env,
         notes=notes,
     )
+    table["env"] = metadata.title or env
     table["steps"] = {player.name: player.steps for player in players}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
     write_json(folder.evaluation_json, table)
@@ -117,6 +122,12 @@ def evaluate_command(
     return job.finish(
         table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}"
     )
+
+
+def env_to_play(trained_in: str, *, settings: Config) -> str:
+    """The user's environment that a run was trained in, if today's settings name it too: they are
+    trusted, a run folder may come from anywhere. Else the built-in one."""
+    return trained_in if trained_in == settings.rollouts.env and trained_in else DEFAULT_ENV
 
 
 def _named(text: str) -> tuple[str, str]:

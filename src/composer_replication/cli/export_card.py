@@ -87,7 +87,7 @@ def _evaluations(run: RunDir) -> list[tuple[str, str, list[str]]]:
     evaluations: list[tuple[str, str, list[str]]] = []
     played, logs = read_evaluation(run.evaluation_json), read_logs(run)
     for title, value in (
-        ("On unseen tasks of the workshop", played),
+        (f"On unseen tasks of {(played or {}).get('env', 'the built-in workshop')}", played),
         ("At held-out mistakes of the logs", logs),
     ):
         if value is not None:

@@ -103,8 +103,7 @@ def finish_run(job: Job, result: TrainResult) -> int:
         "metrics": result.metrics,
     }
     wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
-    is_own_env = ":" in job.config.rollouts.env
-    evaluation = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    evaluation = "`recompose evaluate` plays unseen tasks, before and after"
     if not job.config.rollouts.env:
         held = held_out_sessions(job)
         evaluation = (
@@ -112,10 +111,5 @@ def finish_run(job: Job, result: TrainResult) -> int:
             if held
             else "nothing was held out (held_out.fraction)"
         )
-    evaluation = (
-        'health/monitor is success on tasks of your environment\'s split "monitor"'
-        if is_own_env
-        else evaluation
-    )
     job.screen.line(f" a loss that falls is no evidence of learning; {evaluation}", style="dim")
     return job.finish(value, wrote=wrote, next_command=after_run(job, result.run.path.name))

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 from composer_replication.core.checkpoints import read_trainer, whole_checkpoint
 from composer_replication.core.config.rollout_settings import (
-    EVALUATED_ENV,
+    DEFAULT_ENV,
     EvaluateSettings,
     RolloutSettings,
 )
@@ -146,7 +146,7 @@ def play_all(
     settings: EvaluateSettings,
     limits: RolloutSettings,
     seed: int,
-    env: str = EVALUATED_ENV,
+    env: str = DEFAULT_ENV,
     on_played: Callable[[PlayerEpisodes], None] = lambda shown: None,
 ) -> list[PlayerEpisodes]:
     """Let every player play the same tasks of `env`, `settings.workers` players at a time.
@@ -204,7 +204,7 @@ def play_one(
     settings: EvaluateSettings,
     limits: RolloutSettings,
     seed: int,
-    env: str = EVALUATED_ENV,
+    env: str = DEFAULT_ENV,
 ) -> PlayerEpisodes:
     """Load one student from its files and play it; no result is cached between calls."""
     student, renderer = load_player(player)

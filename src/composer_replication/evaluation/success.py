@@ -26,7 +26,7 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings, 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import Session
 from composer_replication.evaluation.unaided import check_replay, check_unaided
-from composer_replication.rollouts.episode import ChatFormat
+from composer_replication.rollouts.episode import LOST, ChatFormat
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.task_source import TaskSource, UnseenTask
@@ -96,6 +96,8 @@ def play_tasks(
         )
     chat_format = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):
+        if rollout.ended in LOST:
+            continue  # its environment failed or hung: a replay would, too
         check_replay(rollout, task, chat_format=chat_format)
     return [
         episode_result(task, r.session, measures=r.measures, ended=r.ended)
@@ -140,7 +142,8 @@ def episode_result(
     Raises ConfigError for a training task, DataError if the context held a hint.
     """
     check_split([task])
-    check_unaided(session, task)
+    if ended not in LOST:
+        check_unaided(session, task)
     if session.outcome is None:
         raise DataError("the episode has no reward", where=session.id, fix="play it to its end")
     sampled_turns = [turn.sampled for turn in session.turns if turn.sampled is not None]

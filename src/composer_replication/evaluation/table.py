@@ -31,10 +31,15 @@ HOW_MEASURED = (
     " bootstrap over tasks for all other measures. They cover other tasks, not other"
     " training seeds."
 )
+OWN_TASKS = (
+    'Tasks of your environment {env!r}, split "monitor", drawn with another seed than the tasks'
+    " that watched the training: a task that both drew is not unseen."
+)
 NOT_YOURS = (
     "These are tasks of {played}, not {whose}: they do not show how the student does"
     " on your own work. To judge it at the held-out mistakes of your own logs: `{command}`."
 )
+OWN_SPLIT = "monitor"
 WATCHED = "The monitor plays these tasks during training and can stop it: they are not unseen."
 
 
@@ -60,9 +65,11 @@ def evaluation_table(
     settings: EvaluateSettings,
     seed: int,
     metadata: EnvMetadata,
+    own_env: str = "",
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The contents of evaluation.json; `metadata` describes the environment that was played.
+    """The contents of evaluation.json; `metadata` describes the environment that was played,
+    `own_env` is its name if it is the user's.
 
     Raises DataError without the rows "before" and "after", or if rows are not of the same tasks.
     """
@@ -88,7 +95,8 @@ def evaluation_table(
         for entry in paired_differences(a, rows[a], b, rows[b], **compared)
     ]
     of_level = [metadata.levels[settings.level]] if settings.level in metadata.levels else []
-    watched = [WATCHED] if settings.split == "monitor" else []
+    watched = [WATCHED] if settings.split == "monitor" and not own_env else []
+    watched += [OWN_TASKS.format(env=own_env)] if own_env else []
     return {
         "rows": [
             evaluation_row(
@@ -105,7 +113,7 @@ def evaluation_table(
         "notes": [*notes, *of_level, *metadata.notes, HOW_MEASURED, *watched],
         "family_titles": {f.made: f.title or f.made for f in metadata.families},
         "seed": seed,
-        "split": settings.split,
+        "split": OWN_SPLIT if own_env else settings.split,
         "level": settings.level,
         "n": settings.tasks,
         "temperature": settings.temperature,

@@ -25,7 +25,7 @@ from composer_replication.rollouts.task_source import UnseenTask
 
 _FIX = (
     "an evaluated student sees only the task and its own results: remove whatever was added to its"
-    " context"
+    " context; an environment of your own must answer the same calls in the same way twice"
 )
 
 

@@ -47,6 +47,8 @@ METADATA = "env_metadata"
 """The attribute by which a function or class of the user's says more about its environments."""
 NOTHING_SAID = EnvMetadata()
 Split = Literal["train", "monitor"]
+MAX_DRAWS = 20
+"""Draws per task of an evaluation until the user's function counts as having too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +194,32 @@ def _metadata(path: str, metadata: object) -> EnvMetadata:
 
 
 def _of_function(path: str, make: Callable[..., Any], checked: _Checked) -> TaskSource:
+    def unseen(seed: int, count: int, split: str) -> list[UnseenTask]:
+        del split  # a function has two: tasks to train on, and the others
+        tasks: dict[str, UnseenTask] = {}
+        draws = checked.by_seed(make, seed, split="monitor")
+        for maker in itertools.islice(draws, MAX_DRAWS * count):
+            env = maker()
+            with checked.in_user_code(on="close()"):
+                env.close()
+            task = UnseenTask(id=env.task_id, kind="task", split="monitor", make=maker)
+            tasks.setdefault(task.id, task)
+            if len(tasks) == count:
+                return list(tasks.values())
+        raise DataError(
+            f'{len(tasks)} different tasks in {MAX_DRAWS * count} draws of split "monitor", and'
+            f" {count} are asked for",
+            where=path,
+            fix=f"set evaluate.tasks = {len(tasks)}, or let it give more tasks",
+        )
+
     return TaskSource(
         name=path,
         train=partial(checked.by_seed, make, split="train"),
         monitor=lambda seed, count: list(
             itertools.islice(checked.by_seed(make, seed, split="monitor"), count)
         ),
+        unseen=unseen,
         metadata=_metadata(path, getattr(make, METADATA, NOTHING_SAID)),
     )
 

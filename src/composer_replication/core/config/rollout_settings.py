@@ -16,8 +16,9 @@ BUILT_IN_ENVS: Mapping[str, str] = MappingProxyType(
 )
 """The environments that have a name of their own in `rollouts.env`, and the function behind each:
 it is loaded like a function of the user's, and no module outside its package imports it."""
-EVALUATED_ENV = "workshop"
-"""The environment whose unseen tasks `recompose evaluate` plays, whatever a run was trained in."""
+DEFAULT_ENV = next(iter(BUILT_IN_ENVS))
+"""The environment whose unseen tasks `recompose evaluate` plays if a run was trained in none of the
+user's."""
 
 
 class ServerSettings(Settings):
