@@ -118,9 +118,7 @@ def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_a
             )
             continue
         assert message in notes[0] and "`recompose evaluate main --logs`" in notes[0]
-        assert (
-            result.out.index(message) < result.out.index(" for each of") and notes[0] in page
-        )
+        assert result.out.index(message) < result.out.index(" for each of") and notes[0] in page
         dry = recompose("evaluate", "main", *FLAGS, "--dry-run", "--json", cwd=tmp_path)
         assert message in dry.value["notes"][0]
 

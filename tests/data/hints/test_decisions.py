@@ -250,6 +250,12 @@ NO_FILE = "Exit code 1\nwc: {}: No such file or directory"
             "Exit code 128\nfatal: unrecognized argument: --frmat=x",
             "cd web && git log -h",
         ),
+        (
+            (),
+            "cat -A f",
+            "Exit code 1\ncat: illegal option -- A\nusage: cat [-belnstuv] [file ...]",
+            "man cat -A f",
+        ),
         # The help stands above already: which of its options is right, is not said.
         (
             ran("rg --help", "Usage:\n\n\n  -n\n  -l"),

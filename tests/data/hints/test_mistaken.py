@@ -108,6 +108,24 @@ def test_the_help_is_named_by_the_line_that_prints_it(command: str, advice: str)
     assert text.startswith(advice) and "out-format" not in text
 
 
+@pytest.mark.parametrize(
+    ("command", "error", "advice"),
+    [
+        (
+            "cat -A f",
+            "cat: illegal option -- A\nusage: cat [-belnstuv] [file ...]",
+            "Run `man cat` first",
+        ),
+        ("cat -Y f", "cat: invalid option -- 'Y'\nTry 'cat --help'", "Run `cat --help` first"),
+    ],
+)
+def test_a_program_of_bsd_has_a_manual_page_and_no_help_option(
+    command: str, error: str, advice: str
+) -> None:
+    (text,) = after(call=bash("w", command), text=f"Exit code 1\n{error}")
+    assert text.startswith(advice)
+
+
 USAGE = "Usage:\n  cart [flags]\n  cart [command]\n\nAvailable Commands:"
 
 

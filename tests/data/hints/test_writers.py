@@ -430,7 +430,7 @@ def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -
     )
     assert "Read `a.go` first" in after(call=edit("w", OLD), text=not_read)[0]
     assert (
-        "Call Read on `a.go` again first: what was read"
+        "Call Read on `a.go` first: what stands of this file above does not count"
         in after(*SHOWN, call=edit("w", OLD), text=not_read)[0]
     )
     assert (

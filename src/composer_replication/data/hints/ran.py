@@ -34,6 +34,8 @@ _PLAIN_WRAPPERS = word_set("sudo time timeout env nohup nice stdbuf setsid doas"
 _LOCAL_WRAPPERS = word_set("npx bunx uvx uv poetry pipenv pnpm bundle npm")
 _LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle make just task")
 _INTERPRETERS = word_set("sh bash zsh dash ksh python python3 node ruby perl")
+# getopt(3) of BSD and macOS; GNU's says "invalid option" and its programs have --help.
+_BSD_GETOPT = re.compile(r": illegal option -- ")
 # Runners that print the help of the program behind them: `npx tsc --help`.
 _HELP_RUNNERS = word_set("npx uvx bunx")
 _WITH_SUBCOMMANDS = word_set("""
@@ -208,7 +210,8 @@ def named_commands(command: Command, error_text: str) -> list[Simple]:
 
 def help_line(context: SiteContext) -> str:
     """The command line that prints the help of the program that refused the mistaken call, e.g. "gh
-    pr list --help" or "bash run.sh --help"; "" for code and for a word of the shell."""
+    pr list --help" or "bash run.sh --help"; "man cat" for a program of BSD or macOS, which has no
+    such option; "" for code and for a word of the shell."""
     if context.command is None:
         return ""
     text = context.evidence.text if context.evidence else ""
@@ -218,6 +221,8 @@ def help_line(context: SiteContext) -> str:
     start = starts.pop() if len(starts) == 1 else ()
     if not start:
         return ""
+    if len(start) == 1 and _BSD_GETOPT.search(text):
+        return f"man {start[0]}"
     subcommands: list[str] = []
     for word in named[0].operands[: _num_subcommands(context, named[0])]:
         if word == subject or not re.fullmatch(r"[a-z][\w-]*", word):

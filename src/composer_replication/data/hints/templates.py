@@ -54,7 +54,7 @@ TEMPLATES: dict[str, str] = {
     ),
     "read_first": "{read} first: a file can be edited or overwritten once it has been read.",
     "read_again": (
-        "{read} again first: what was read of this file above no longer counts for an edit."
+        "{read} first: what stands of this file above does not count as a read for this edit."
     ),
     "edit_multi_match": (
         "The text you are about to replace stands in {name} more than once: include the lines"
