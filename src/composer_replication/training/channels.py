@@ -38,6 +38,7 @@ from composer_replication.training.training_models import TrainingModels
 # means that a step reports beside a channel's loss
 CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
     ("policy", "clipped"),
+    ("policy", "sampler_kl"),
     ("hint", "raw"),
     ("hint", "k3"),
     ("hint", "clipped"),

@@ -90,7 +90,8 @@ class Generator:
         `note(kind, **facts)` is called for a hand-over. Raises DataError if the first one of a
         launch fails, or if the server's log-probs are not those of the weights it should hold.
         """
-        if self.version < 0 or step % self.settings.refresh_every == 0:
+        is_due = self.version < 0 or step % self.settings.refresh_every == 0
+        if is_due and self.version != step:  # rollouts begun ahead are of the same weights
             self._hand_over(student, step=step, note=note)
         return self._model()
 

@@ -17,7 +17,7 @@ scored like any other. Only rollouts that are stale, or that a server left unans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
+from composer_replication.rollouts.envs.env import MakeEnv
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import (
     Group,
@@ -129,10 +130,16 @@ class RolloutSource:
     def step(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
         """Sample the step's rollouts with these weights and make its examples; `kl` measures the
         rollouts if the KL is part of the reward."""
-        settings, train = self.config.rollouts, self.config.train
-        # 1. Sample. Flat groups are replaced, by up to `extra_groups` other groups in all.
-        sampled = sample_groups(
-            self.task_source.train(self._seed(f"tasks:{step}")),
+        return self.examples(self.sample(model, step=step, version=step), step=step, kl=kl)
+
+    def sample(self, model: Any, *, step: int, version: int) -> Groups:
+        """Sample the rollouts of a step with weights that have taken `version` steps.
+
+        Flat groups are replaced, by up to `extra_groups` other groups in all.
+        """
+        settings = self.config.rollouts
+        return sample_groups(
+            self.tasks(step),
             num_groups=settings.groups,
             size=settings.group_size,
             max_extra=settings.extra_groups,
@@ -142,19 +149,27 @@ class RolloutSource:
                 renderer=self.renderer,
                 settings=self.sampling(),
                 author=self.author,
-                version=step,
+                version=version,
                 stats=self.stats,
             ),
             label=f"step-{step}:",
         )
-        # 2. Leave out what a served generator did not answer, or wrote with too old weights.
+
+    def tasks(self, step: int) -> Iterator[MakeEnv]:
+        """The tasks of a step, in the order in which they are played."""
+        return self.task_source.train(self._seed(f"tasks:{step}"))
+
+    def examples(self, sampled: Groups, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
+        """The examples and metrics of a step's rollouts."""
+        settings, train = self.config.rollouts, self.config.train
+        # 1. Leave out what a served generator did not answer, or what too old weights wrote.
         complete = drop_unanswered(sampled)
         groups = drop_stale(complete, now=step, max_staleness=settings.max_staleness)
         left_out = {
             "rollouts/unwritten": len(sampled.rollouts) - len(complete.rollouts),
             "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
         }
-        # 3. Shape the rewards, and compare them within each group.
+        # 2. Shape the rewards, and compare them within each group.
         kl_of = kl(groups.rollouts) if kl is not None and train.policy.kl else None
         rewards_of = shaped_rewards(
             groups.rollouts, train.policy, count=self.renderer.codec.count, kl=kl_of
@@ -166,10 +181,10 @@ class RolloutSource:
             rewards_of=rewards_of,
             scaled=train.policy.objective in SCALED,
         )
-        # 4. Find the mistakes and build their hint views.
+        # 3. Find the mistakes and build their hint views.
         step_hints = self._hint(groups.rollouts, step=step)
         views, difficulty_metrics = annotate_views(groups, step_hints.views, train.hint)
-        # 5. One example per rollout, on the ids that were sampled.
+        # 4. One example per rollout, on the ids that were sampled.
         policy_advantage_of = advantage_of if train.policy.weight else {}
         examples = [
             rollout_example(
@@ -188,6 +203,7 @@ class RolloutSource:
                 ),
                 **_reward_metrics(rewards_of, kl_of),
                 **left_out,
+                "rollouts/age": float(max((step - r.version for r in groups.rollouts), default=0)),
                 **step_hints.metrics,
                 **difficulty_metrics,
             },

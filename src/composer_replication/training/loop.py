@@ -91,6 +91,7 @@ def train(
             # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
             examples_drawn, pairs_drawn = setup.draw(step)
             # 2. Roll out with the weights before the update: they are judged by these rollouts too.
+            #    From here on, the next step's may be sampled beside the training (overlap).
             live_step = roll_out(setup, step=step)
             fork_step = write_forks(setup, step=step)
             # 3. Step: every channel's loss on the inputs, one backward, one update.
@@ -117,13 +118,13 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
     """The step's rollouts, looked at before anything is trained on them; None without an
     environment.
 
-    They are sampled with the current weights, or with those that the server holds. Raises
-    StoppedError if they break a rule of train.health.
+    They are sampled with the current weights, with those of the step before (rollouts.overlap), or
+    with those that the server holds. Raises StoppedError if they break a rule of train.health.
     """
     rollback, run_logger, config = setup.rollback, setup.run_logger, setup.config
-    if rollback is None:
+    if rollback is None or setup.rollouts is None:
         return None
-    student, rollouts = setup.trainer.models.student, config.rollouts
+    rollouts = config.rollouts
     stats, sampled_before = rollback.live.stats, rollback.live.stats.num_sampled
     run_logger.progress(
         lambda: (
@@ -131,10 +132,8 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
             f" {stats.num_sampled - sampled_before} tokens written"
         )
     )
-    model = student.model
-    if setup.generator is not None:
-        model = setup.generator.writer(student, step=step, note=run_logger.event)
-    live_step = rollback.live.step(model, step=step, kl=rollback.start_kl)
+    sampled = setup.rollouts.take(step)
+    live_step = rollback.live.examples(sampled, step=step, kl=rollback.start_kl)
     if step % config.train.checkpoint_every == 0 or step + 1 == config.train.steps:
         run_logger.samples(
             step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES)
@@ -144,6 +143,7 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
     run_logger.note(live_step.metrics)
     run_logger.progress(lambda: "looking at the rollouts: KL, entropy, monitor tasks")
     run_logger.note(rollback.check_rollouts(live_step, step=step))
+    setup.rollouts.begin(step + 1)
     return live_step
 
 

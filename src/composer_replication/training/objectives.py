@@ -84,7 +84,7 @@ def policy_loss(
         "name": "policy",
         "values": values_N,
         "tokens": len(batch.action),
-        "metrics": {"clipped": outside_N},
+        "metrics": {"clipped": outside_N, "sampler_kl": _sampler_kl(logp_N.detach(), sampled_N)},
     }
     reduction = PUBLISHED[settings.objective]
     if reduction == "constant":
@@ -95,6 +95,13 @@ def policy_loss(
         global_units=1,
         weights=weights(sequence_N, reduction=reduction, counts=units, dtype=values_N.dtype),
     )
+
+
+def _sampler_kl(logp_N: Tensor, sampled_N: Tensor) -> Tensor:
+    """How far the policy is from what sampled its tokens, KL(sampler || policy): an estimate by
+    token, r - 1 - log r with r = p / p_sampler (k3 of Schulman 2020)."""
+    difference_N = logp_N - sampled_N
+    return difference_N.expm1() - difference_N
 
 
 def _surrogate(

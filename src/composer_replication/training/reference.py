@@ -133,7 +133,7 @@ def frozen_reference(student: Student) -> Reference:
     """The weights at the start of the run; call it before the first step and before a checkpoint is
     loaded."""
     if student.began_as_adapter:
-        return Reference(_with_own_adapters(student)[0].requires_grad_(False), adapters=True)
+        return Reference(with_own_weights(student)[0].requires_grad_(False), adapters=True)
     if student.lora:
         return Reference(student.model, adapters=False)
     return Reference(copy.deepcopy(student.model).eval().requires_grad_(False), adapters=True)
@@ -142,7 +142,7 @@ def frozen_reference(student: Student) -> Reference:
 def averaged_reference(student: Student, *, ema: float) -> Reference:
     """A slow average that starts at the current weights; with LoRA it shares the student's base and
     has its own adapters."""
-    model, moving = _with_own_adapters(student)
+    model, moving = with_own_weights(student)
     for parameter in moving.values():
         parameter.requires_grad_(False)
         parameter.data = parameter.data.float()
@@ -151,8 +151,9 @@ def averaged_reference(student: Student, *, ema: float) -> Reference:
     return Reference(model, adapters=True, ema=ema, moving=moving)
 
 
-def _with_own_adapters(student: Student) -> tuple[Any, dict[str, Tensor]]:
-    """A copy of the student in eval mode, and its own weights: with LoRA the base is shared."""
+def with_own_weights(student: Student) -> tuple[Any, dict[str, Tensor]]:
+    """A copy of the student in eval mode, and its own weights by name: with LoRA the base is
+    shared."""
     shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
     model = copy.deepcopy(
         student.model, dict(shared)

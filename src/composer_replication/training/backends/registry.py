@@ -101,7 +101,8 @@ REFERENCE = Backend(
     name="reference",
     kind="trainer",
     hosts={
-        **{key: "yes" for key in FEATURES if key != "overlap"},
+        **dict.fromkeys(FEATURES, "yes"),
+        "overlap": "by one step",
         "ranks": "FSDP2; live rollouts on replicated ranks only",
     },
     limit="one node was tried; under train.fsdp no live rollouts",
