@@ -152,12 +152,12 @@ class RolloutSource:
                 version=version,
                 stats=self.stats,
             ),
-            label=f"step-{step}:",
+            label=step_label(step),
         )
 
     def tasks(self, step: int) -> Iterator[MakeEnv]:
         """The tasks of a step, in the order in which they are played."""
-        return self.task_source.train(self._seed(f"tasks:{step}"))
+        return self.task_source.train(live_seed(self.config, f"tasks:{step}"))
 
     def examples(self, sampled: Groups, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
         """The examples and metrics of a step's rollouts."""
@@ -231,10 +231,10 @@ class RolloutSource:
 
     def sampling(self) -> Sampling:
         """The sampling settings of the run's messages."""
-        return Sampling.of(self.config.rollouts, seed=self._seed("rollouts"))
+        return message_sampling(self.config)
 
     def _seed(self, stage: str) -> int:
-        return stage_seed(self.config.seed, f"live:{stage}")
+        return live_seed(self.config, stage)
 
     def _hint(self, rollouts: Sequence[Rollout], *, step: int) -> StepHints:
         """Find the mistakes of the step, hint at most `hint_sites` of them, and build their
@@ -315,6 +315,21 @@ class RolloutSource:
 
     def _fits(self, view: HintView) -> bool:
         return view.span[1] + len(view.hint_ids) <= self.config.train.micro_tokens
+
+
+def live_seed(config: Config, stage: str) -> int:
+    """The seed of a part of the live rollouts, e.g. live_seed(config, "tasks:3")."""
+    return stage_seed(config.seed, f"live:{stage}")
+
+
+def message_sampling(config: Config) -> Sampling:
+    """The sampling settings of the messages of a run's rollouts."""
+    return Sampling.of(config.rollouts, seed=live_seed(config, "rollouts"))
+
+
+def step_label(step: int) -> str:
+    """How the sessions of a step's rollouts begin: "step-3:"."""
+    return f"step-{step}:"
 
 
 def group_advantages(

@@ -19,6 +19,7 @@ from composer_replication.core.channel_names import CHANNELS, Status
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
+from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
@@ -88,33 +89,40 @@ def train(
     ) as setup:
         metrics = setup.last_metrics
         for step in range(setup.first_step, config.train.steps):
-            # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
-            examples_drawn, pairs_drawn = setup.draw(step)
-            # 2. Roll out with the weights before the update: they are judged by these rollouts too.
-            #    From here on, the next step's may be sampled beside the training (overlap).
-            live_step = roll_out(setup, step=step)
-            fork_step = write_forks(setup, step=step)
-            # 3. Step: every channel's loss on the inputs, one backward, one update.
-            inputs = StepInputs.of(
-                examples_drawn,
-                pairs_drawn,
-                live_step=live_step,
-                fork_step=fork_step,
-                hint_sites=setup.hint_sites,
-                dataset=setup.data.examples,
-            )
-            _probe_before(setup, live_step, step=step)
-            metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
-            _probe_after(setup, steps=step + 1)
-            if _is_checkpoint(config, steps=step + 1):
-                # 4. Judge the new weights: the checkpoint says whether they are good.
-                health_metrics = judge_weights(setup, live_step, steps=step + 1)
-                # 5. Save.
-                setup.checkpoints.save(step + 1, health_metrics=health_metrics)
-    return _result(run, steps=config.train.steps, metrics=metrics)
+            metrics = take_step(setup, step=step)
+    return train_result(run, steps=config.train.steps, metrics=metrics)
 
 
-def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
+def take_step(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> dict[str, Any]:
+    """One step of the loop, with its checkpoint if one is due; returns its metrics. `sampled` are
+    rollouts that somebody else has sampled for it."""
+    # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
+    examples_drawn, pairs_drawn = setup.draw(step)
+    # 2. Roll out with the weights before the update: they are judged by these rollouts too.
+    #    From here on, the next step's may be sampled beside the training (rollouts.overlap).
+    live_step = roll_out(setup, step=step, sampled=sampled)
+    fork_step = write_forks(setup, step=step)
+    # 3. Step: every channel's loss on the inputs, one backward, one update.
+    inputs = StepInputs.of(
+        examples_drawn,
+        pairs_drawn,
+        live_step=live_step,
+        fork_step=fork_step,
+        hint_sites=setup.hint_sites,
+        dataset=setup.data.examples,
+    )
+    _probe_before(setup, live_step, step=step)
+    metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
+    _probe_after(setup, steps=step + 1)
+    if _is_checkpoint(setup.config, steps=step + 1):
+        # 4. Judge the new weights: the checkpoint says whether they are good.
+        health_metrics = judge_weights(setup, live_step, steps=step + 1)
+        # 5. Save.
+        setup.checkpoints.save(step + 1, health_metrics=health_metrics)
+    return metrics
+
+
+def roll_out(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> LiveStep | None:
     """The step's rollouts, looked at before anything is trained on them; None without an
     environment.
 
@@ -132,8 +140,8 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
             f" {stats.num_sampled - sampled_before} tokens written"
         )
     )
-    sampled = setup.rollouts.take(step)
-    live_step = rollback.live.examples(sampled, step=step, kl=rollback.start_kl)
+    groups = setup.rollouts.take(step) if sampled is None else sampled
+    live_step = rollback.live.examples(groups, step=step, kl=rollback.start_kl)
     if step % config.train.checkpoint_every == 0 or step + 1 == config.train.steps:
         run_logger.samples(
             step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES)
@@ -143,7 +151,8 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
     run_logger.note(live_step.metrics)
     run_logger.progress(lambda: "looking at the rollouts: KL, entropy, monitor tasks")
     run_logger.note(rollback.check_rollouts(live_step, step=step))
-    setup.rollouts.begin(step + 1)
+    if sampled is None:
+        setup.rollouts.begin(step + 1)
     return live_step
 
 
@@ -195,7 +204,8 @@ def _probe_after(setup: TrainSetup, *, steps: int) -> None:
         setup.token_probe.write(steps)
 
 
-def _result(run: RunDir, *, steps: int, metrics: dict[str, Any]) -> TrainResult:
+def train_result(run: RunDir, *, steps: int, metrics: dict[str, Any]) -> TrainResult:
+    """How a run ended, read from its folder and its last metrics."""
     checkpoints = run.checkpoints()
     statuses: dict[str, Status] = {}
     if metrics:

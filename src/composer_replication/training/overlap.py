@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,13 +31,28 @@ from torch import Tensor
 from composer_replication.core.config.root import Config
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
-from composer_replication.training.generator import Generator
-from composer_replication.training.live import RolloutSource
 from composer_replication.training.reference import with_own_weights
 
 _JOIN_S = 10.0
 """Seconds that `close` waits for a thread. It can only be late inside a call of a server or of an
 environment, and ends with the process then."""
+
+
+class GivesRollouts(Protocol):
+    """What samples the rollouts of a step: RolloutSource, or generators elsewhere."""
+
+    def sample(self, model: Any, *, step: int, version: int) -> Groups:
+        """The rollouts of a step, of weights that have taken `version` steps."""
+        ...
+
+
+class HandsWeightsOver(Protocol):
+    """What gives weights to a generator outside of this process: Generator of a server, or of
+    actors."""
+
+    def writer(self, student: Any, *, step: int, note: Callable[..., None]) -> Any:
+        """What writes messages with the weights of now, which have taken `step` steps."""
+        ...
 
 
 class _CancelledError(Exception):
@@ -80,9 +95,9 @@ class StepRollouts:
     """
 
     config: Config
-    live: RolloutSource
+    live: GivesRollouts
     student: Student
-    generator: Generator | None
+    generator: HandsWeightsOver | None
     note: Callable[..., None]
     _copy: WeightsCopy | None = None
     _pending: _Pending | None = None
