@@ -123,7 +123,21 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL)}
+MONARCH = Backend(
+    name="monarch",
+    kind="trainer",
+    package="torchmonarch",
+    lowest=(0, 7),
+    below=(0, 8),
+    hosts={
+        **dict.fromkeys(FEATURES, "yes"),
+        "overlap": "by one step, in processes of their own",
+        "ranks": "replicated",
+    },
+    limit="needs an environment; tried on one machine without a card; weights go as messages",
+    steps="composer_replication.training.backends.monarch_run:monarch_steps",
+)
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL, MONARCH)}
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
 
