@@ -15,7 +15,7 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.monarch_workers import Launch, RunParts
+from composer_replication.training.backends.monarch_workers import TrainerLaunch, RunParts
 from composer_replication.training.loop import train
 from tests.training.small_student import make_run
 from tests.training.taught import PAIRS, desks, live, live_config, renderer, taught_student
@@ -64,9 +64,9 @@ def small_parts(config: Config, weights: Path) -> RunParts:
     )
 
 
-def small_launch(folder: Path, config: Config, **options: Any) -> tuple[RunDir, Launch]:
+def small_launch(folder: Path, config: Config, **options: Any) -> tuple[RunDir, TrainerLaunch]:
     run = make_run(folder, config)
-    return run, Launch(run=run.path, pairs=tuple(PAIRS), **options)
+    return run, TrainerLaunch(run=run.path, pairs=tuple(PAIRS), **options)
 
 
 def reference_run(folder: Path, config: Config, weights: Path) -> tuple[RunDir, Student]:

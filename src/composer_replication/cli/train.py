@@ -14,7 +14,7 @@ from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
+from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_backend
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
@@ -136,8 +136,8 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend == "trl":
-        return with_trl(job, student, data, run, kinds=kinds, **launch)
+    if config.train.backend != "reference":
+        return with_backend(job, student, data, run, kinds=kinds, **launch)
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
         if live:

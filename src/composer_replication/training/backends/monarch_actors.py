@@ -3,7 +3,7 @@ Monarch mesh. Only this file and monarch_run.py import Monarch (package torchmon
 
     mesh = this_host().spawn_procs(per_host={"gpus": 2})
     trainer = mesh.spawn("trainer", TrainerActor)            # two ranks of the reference loop
-    told = trainer.begin.call(parts, launch).get()
+    report = trainer.begin.call(parts, launch).get()
 
 An error of this package travels as a value, for an exception would arrive as text; any other
 exception is Monarch's ActorError on the other side. Endpoints of one actor run one after the other.
@@ -27,11 +27,11 @@ from composer_replication.rollouts.groups import Groups
 from composer_replication.training.backends.monarch_workers import (
     EnvironmentHost,
     GeneratorWorker,
-    Launch,
+    TrainerLaunch,
     Note,
     RunParts,
     Share,
-    Told,
+    TrainerReport,
     TrainerWorker,
 )
 from composer_replication.training.backends.step_check import StepGradients, reference_steps
@@ -65,12 +65,12 @@ class TrainerActor(Actor):
         self._worker = TrainerWorker()
 
     @endpoint
-    def begin(self, parts: RunParts, launch: Launch) -> Told:
+    def begin(self, parts: RunParts, launch: TrainerLaunch) -> TrainerReport:
         """Build the loop's setup, and load the checkpoint to resume from."""
         return self._worker.begin(parts, launch)
 
     @endpoint
-    def step(self, step: int, sampled: Groups, notes: tuple[Note, ...]) -> Told:
+    def step(self, step: int, sampled: Groups, notes: tuple[Note, ...]) -> TrainerReport:
         """One optimiser step on these rollouts, with its checkpoint."""
         return self._worker.step(step, sampled, notes)
 
@@ -80,7 +80,7 @@ class TrainerActor(Actor):
         return self._worker.weights() if current_rank().rank == 0 else {}
 
     @endpoint
-    def end(self, notes: tuple[Note, ...]) -> Told:
+    def end(self, notes: tuple[Note, ...]) -> TrainerReport:
         """Close the run as done."""
         return self._worker.end(notes)
 
@@ -118,13 +118,13 @@ class GeneratorActor(Actor):
 
         def ask(method: str, *arguments: Any) -> Any:
             try:
-                given: Answer = getattr(host, method).call_one(*arguments).get()
+                reply: Answer = getattr(host, method).call_one(*arguments).get()
             except RuntimeError as error:
                 gone.append(is_dead(error))
                 raise
-            if given.error is not None:
-                raise given.error
-            return given.value
+            if reply.error is not None:
+                raise reply.error
+            return reply.value
 
         try:
             played = answer(self._worker.play, share, ask)

@@ -1,7 +1,7 @@
 """`recompose train --backend monarch`: the reference loop in actors, rollouts beside training.
 
     parts = RunParts.of(config, make_student=partial(load_student, config.student, ...))
-    result = train_with_monarch(parts, launch=Launch(run=run.path))
+    result = train_with_monarch(parts, launch=TrainerLaunch(run=run.path))
     shutdown_monarch()                      # once, before the process ends
 
 This process is the controller. It has three kinds of meshes: one of all trainer ranks, and one of
@@ -48,13 +48,13 @@ from composer_replication.training.backends.monarch_pool import (
     GeneratorPool,
     HostGoneError,
 )
-from composer_replication.training.backends.monarch_settings import check_hosted
+from composer_replication.training.backends.monarch_hosted import check_hosted
 from composer_replication.training.backends.monarch_workers import (
-    Launch,
+    TrainerLaunch,
     Note,
     RunParts,
     Share,
-    Told,
+    TrainerReport,
 )
 from composer_replication.training.backends.step_check import StepGradients, TakeStep
 from composer_replication.training.inputs import StepInputs
@@ -70,7 +70,7 @@ _STOP_S = 20.0
 def train_with_monarch(
     parts: RunParts,
     *,
-    launch: Launch,
+    launch: TrainerLaunch,
     on_step: Listener | None = None,
     on_event: Listener | None = None,
 ) -> TrainResult:
@@ -97,7 +97,7 @@ def train_with_monarch(
             with ThreadPoolExecutor(3) as together:
                 begun = together.submit(trainers.begin, parts, launch)
                 starts = [together.submit(hosts.revive), together.submit(pool.open)]
-            told = tell(begun.result())
+            report = tell(begun.result())
             for start in starts:
                 start.result()
             notes.add("actors", trainers=trainers.processes(), generators=cluster.generators)
@@ -105,13 +105,13 @@ def train_with_monarch(
                 config=config, live=pool, student=None, generator=pool, note=notes.add
             )
             with closing(rollouts):
-                for step in range(told.steps, config.train.steps):
+                for step in range(report.steps, config.train.steps):
                     notes.step = step
                     sampled = rollouts.take(step)
                     rollouts.begin(step + 1)
-                    told = tell(trainers.step(step, sampled, notes.drain()))
-            told = tell(trainers.end(notes.drain()))
-    return train_result(open_run(launch.run), steps=told.steps, metrics=dict(told.metrics))
+                    report = tell(trainers.step(step, sampled, notes.drain()))
+            report = tell(trainers.end(notes.drain()))
+    return train_result(open_run(launch.run), steps=report.steps, metrics=dict(report.metrics))
 
 
 @contextmanager
@@ -181,15 +181,15 @@ class Trainers:
             setup_torch_elastic_env(mesh)
         self._actors = mesh.spawn("trainer", TrainerActor)
 
-    def begin(self, parts: RunParts, launch: Launch) -> Told:
+    def begin(self, parts: RunParts, launch: TrainerLaunch) -> TrainerReport:
         """Build the loop's setup in every rank."""
         return self._call(self._actors.begin, parts, launch)
 
-    def step(self, step: int, sampled: Groups, notes: tuple[Note, ...]) -> Told:
+    def step(self, step: int, sampled: Groups, notes: tuple[Note, ...]) -> TrainerReport:
         """One optimiser step."""
         return self._call(self._actors.step, step, sampled, notes)
 
-    def end(self, notes: tuple[Note, ...]) -> Told:
+    def end(self, notes: tuple[Note, ...]) -> TrainerReport:
         """Close the run as done."""
         return self._call(self._actors.end, notes)
 
@@ -312,10 +312,10 @@ class _Generator:
 
     def play(self, share: Share) -> list[Any]:
         """The rollouts of a share."""
-        given = self._ask(self.actor.play, share, self.hosts.of(share))
-        if given.host_gone:
+        reply = self._ask(self.actor.play, share, self.hosts.of(share))
+        if reply.host_gone:
             raise HostGoneError("the environments' process is gone")
-        return given.value
+        return reply.value
 
     def process(self) -> int:
         """The number of its process."""
@@ -326,10 +326,10 @@ class _Generator:
         self.cluster.stop(self.mesh)
 
     def _ask(self, endpoint: Any, *arguments: Any) -> Answer:
-        given: Answer = self._get(endpoint, *arguments)
-        if given.error is not None:
-            raise given.error
-        return given
+        reply: Answer = self._get(endpoint, *arguments)
+        if reply.error is not None:
+            raise reply.error
+        return reply
 
     def _get(self, endpoint: Any, *arguments: Any) -> Any:
         try:
@@ -364,14 +364,14 @@ class _Forward:
     on_step: Listener | None
     on_event: Listener | None
 
-    def __call__(self, told: Told) -> Told:
-        """The same, told to the listeners."""
-        for listener, lines in ((self.on_event, told.events), (self.on_step, told.lines)):
+    def __call__(self, report: TrainerReport) -> TrainerReport:
+        """The same, report to the listeners."""
+        for listener, lines in ((self.on_event, report.events), (self.on_step, report.lines)):
             for line in lines if listener is not None else ():
                 listener(dict(line))
-        if told.error is not None:
-            raise told.error
-        return told
+        if report.error is not None:
+            raise report.error
+        return report
 
 
 def _prepare_process() -> None:

@@ -74,7 +74,7 @@ def _renderer(student: Student, *, family: str) -> Renderer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class TrainerLaunch:
     """What a trainer needs beside the parts: the run's folder, imported data, and how it starts."""
 
     run: Path
@@ -88,7 +88,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TrainerReport:
     """What a trainer tells the controller after a call: its lines and events, how many steps it
     has taken, and the error of this package that ended it."""
 
@@ -113,11 +113,11 @@ class TrainerWorker:
         self._lines: list[Mapping[str, Any]] = []
         self._events: list[Mapping[str, Any]] = []
 
-    def begin(self, parts: RunParts, launch: Launch) -> Told:
+    def begin(self, parts: RunParts, launch: TrainerLaunch) -> TrainerReport:
         """Build the loop's setup in this process, and load the checkpoint to resume from."""
         return self._guarded(partial(self._open, parts, launch))
 
-    def step(self, step: int, sampled: Groups, notes: Sequence[Note] = ()) -> Told:
+    def step(self, step: int, sampled: Groups, notes: Sequence[Note] = ()) -> TrainerReport:
         """One step of the loop on these rollouts, with its checkpoint."""
         return self._guarded(partial(self._take, step, sampled, notes))
 
@@ -130,7 +130,7 @@ class TrainerWorker:
             if p.requires_grad
         }
 
-    def end(self, notes: Sequence[Note] = ()) -> Told:
+    def end(self, notes: Sequence[Note] = ()) -> TrainerReport:
         """Close the run as done; without a setup it was closed before."""
         return self._guarded(partial(self._close, notes))
 
@@ -140,7 +140,7 @@ class TrainerWorker:
             raise DataError("the trainer was not begun, or has ended")
         return self._setup
 
-    def _open(self, parts: RunParts, launch: Launch) -> None:
+    def _open(self, parts: RunParts, launch: TrainerLaunch) -> None:
         config, student = parts.config, parts.make_student()
         tasks = self._stack.enter_context(parts.open_tasks())
         live = RolloutSource(
@@ -186,9 +186,9 @@ class TrainerWorker:
         for kind, facts in notes:
             self._opened.run_logger.event(kind, **facts)
 
-    def _guarded(self, call: Callable[[], None]) -> Told:
+    def _guarded(self, call: Callable[[], None]) -> TrainerReport:
         """Call, and tell what came of it; an error closes the run in its way, and one of this
-        package is told, not raised."""
+        package is report, not raised."""
         error = None
         try:
             call()
@@ -199,7 +199,7 @@ class TrainerWorker:
             error = raised
         lines, self._lines[:] = tuple(self._lines), []
         events, self._events[:] = tuple(self._events), []
-        return Told(
+        return TrainerReport(
             steps=self._steps, metrics=self._metrics, lines=lines, events=events, error=error
         )
 
@@ -228,11 +228,11 @@ class GeneratorWorker:
         """Take newer weights; raises DataError for older ones, or for those of another student."""
         if version <= self.version:
             raise DataError(f"weights of version {version} after those of version {self.version}")
-        own = dict(self.model.named_parameters())
-        if strange := sorted(weights.keys() - own.keys()):
+        parameters = dict(self.model.named_parameters())
+        if strange := sorted(weights.keys() - parameters.keys()):
             raise DataError(f"weights of another student: {strange[0]}")
         for name, tensor in weights.items():
-            own[name].copy_(tensor)
+            parameters[name].copy_(tensor)
         self.version = version
         return version
 

@@ -9,7 +9,7 @@ are hosted. What is refused plays or samples outside of the actors.
 from __future__ import annotations
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.errors import ConfigError, MissingExtraError
 from composer_replication.training.backends.registry import MONARCH
 
 
@@ -41,6 +41,8 @@ def check_hosted(config: Config) -> None:
 
 
 def require_monarch() -> None:
-    """Raise ConfigError if Monarch is missing or is not a version that was tested."""
+    """Raise MissingExtraError if Monarch is missing, ConfigError if it is not a version that was
+    tested."""
     if problem := MONARCH.problem():
-        raise ConfigError(problem, where="train.backend", fix=f"install it: {MONARCH.command()}")
+        kind = ConfigError if MONARCH.installed() else MissingExtraError
+        raise kind(problem, where="train.backend", fix=MONARCH.command())
