@@ -26,8 +26,8 @@ from composer_replication.training.backends.trl_rollback import (
     record_failures,
 )
 from composer_replication.training.backends.trl_rollouts import record_rollout
-from composer_replication.training.live import RolloutSource
-from composer_replication.training.rollout_metrics import Drift
+from composer_replication.training.on_policy.live import RolloutSource
+from composer_replication.training.on_policy.rollout_metrics import Drift
 from composer_replication.workshop.as_tools import OVER, TOOLS, WorkshopTools, task_row
 from composer_replication.workshop.lessons import LessonTests
 from composer_replication.workshop.sandbox import SandboxRun

@@ -16,7 +16,7 @@ from composer_replication.models.forward import final_hidden, scoring
 from composer_replication.tokens.batch import collate, count
 from composer_replication.training import channels, hinting, pairs
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import train_step
 from tests.training.small_student import (
     make_config,

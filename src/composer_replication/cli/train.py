@@ -27,7 +27,7 @@ from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.context_length import check_context
 from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.plan import check_train_plan
+from composer_replication.training.draws.plan import check_train_plan
 
 
 def train_command(
@@ -111,9 +111,9 @@ def train_command(
     warn_of_fit(job, fit)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
-    from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
-    from composer_replication.training.ranks import shared_run
+    from composer_replication.training.on_policy.live import RolloutSource
+    from composer_replication.training.run.ranks import shared_run
 
     weights = said_of_gguf(base_model(config.student), dtype=config.student.dtype)
     job.screen.line(

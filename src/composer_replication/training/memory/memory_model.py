@@ -9,7 +9,7 @@ back while the inputs of the others wait, the optimiser moves the weights. `term
 largest moment, so they add up to `total`.
 
 Computed, and checked against the peaks of runs on a CPU (benchmarks/memory_model.py); not measured
-on a GPU. Sources: training/memory_terms.py for a layer; torch.optim.AdamW for its two states in the
+on a GPU. Sources: memory/memory_terms.py for a layer; torch.optim.AdamW for its two states in the
 precision of the weights, and for one more copy of them that its foreach form makes on CUDA;
 losses/chunk_size.py and losses/fused_sweep.py for the losses; models/tree_attention.py for keys
 and values.
@@ -26,7 +26,7 @@ from typing import Any, Literal, Self
 from composer_replication.core.config.root import Config
 from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.models.model_shape import ModelShape
-from composer_replication.training.memory_terms import (
+from composer_replication.training.memory.memory_terms import (
     FLOAT32,
     PART,
     at_the_start,
@@ -55,7 +55,7 @@ class StepSize:
     `tokens` get a gradient; of them `lm`, `hinted`, `sides` and `actions` enter a loss; the hints'
     branches add `hint_tokens` and see `below_hints` of the tokens; `copied_keys` is how many keys
     branches with a gradient copy in each layer without FlexAttention.
-    training/largest_forward.py counts them for given examples and pairs.
+    training/memory/largest_forward.py counts them for given examples and pairs.
     """
 
     tokens: int
@@ -174,7 +174,7 @@ class _Model:
 
     @property
     def has_frozen_copy(self) -> bool:
-        """Whether a copy of the start is held (training/reference.py): with LoRA it is the model
+        """Whether a copy of the start is held (forwards/reference.py): with LoRA it is the model
         with its adapters off, and a pair's reference is scored before the first step."""
         hint = self.config.train.hint
         frozen = hint.weight > 0 and hint.teacher in ("frozen", "trust_region")

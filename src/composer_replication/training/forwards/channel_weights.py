@@ -22,7 +22,7 @@ def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
 
 
 def health_weights(settings: TrainSettings) -> dict[Channel, float]:
-    """The weights that training/health.py reads: a hint channel that gives credit is on."""
+    """The weights that training/run/health.py reads: a hint channel that gives credit is on."""
     weights = channel_weights(settings)
     if settings.hint.is_credit:
         weights["hint"] = settings.hint.weight

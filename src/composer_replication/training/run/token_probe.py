@@ -17,12 +17,12 @@ from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
-from composer_replication.training.hinting import mixed_teacher, plain_divergence
-from composer_replication.training.joined import joined
-from composer_replication.training.live import LiveStep
-from composer_replication.training.reference import Reference, live_reference
-from composer_replication.training.run_logger import RunLogger
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.forwards.hinting import mixed_teacher, plain_divergence
+from composer_replication.training.forwards.joined import joined
+from composer_replication.training.forwards.reference import Reference, live_reference
+from composer_replication.training.forwards.training_models import TrainingModels
+from composer_replication.training.on_policy.live import LiveStep
+from composer_replication.training.run.run_logger import RunLogger
 
 NUM_SITES = 8
 CHUNK = 256

@@ -4,7 +4,7 @@
         model.safetensors        or adapter_model.safetensors; with config.json and the tokenizer
                                  readable by from_pretrained
         optimiser.safetensors    "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
-                                 (training/optimiser.py: others in 8 bits)
+                                 (training/run/optimiser.py: others in 8 bits)
         references.safetensors   "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
         trainer.json             step, settings, hashes of data and start weights, means of channels
                                  and clip, health, good or not
@@ -47,7 +47,7 @@ from composer_replication.core.rundir import RunDir, diff_settings
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import load_weights, read_tensors, save_student
 from composer_replication.models.sharding import gathered
-from composer_replication.training.optimiser import load_state, saved_states
+from composer_replication.training.run.optimiser import load_state, saved_states
 
 REFERENCES = "references.safetensors"
 REJECTED = "rejected_"

@@ -1,10 +1,10 @@
 """The loss of each channel in one micro-batch: unreduced values on the hidden states of
-training/passes.py.
+training/forwards/passes.py.
 
     student rows    policy, lm_ce, hint and the anchors of preference
-    pair rows       both sides (training/pairs.py); the chosen side alone if the objective clones it
+    pair rows       both sides (forwards/pairs.py); the chosen side alone if the objective clones it
 
-The hint channel's loss, or its credit on the policy's advantages, is training/hinting.py.
+The hint channel's loss, or its credit on the policy's advantages, is training/forwards/hinting.py.
 
 Logits exist only at the positions that a loss needs, and only for a few positions at a time
 (losses/fused.py). If a gradient is known only once all values are (a clipped ratio, a pair), the
@@ -28,12 +28,16 @@ from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import HintView, TrainingExample
-from composer_replication.training.channel_weights import channel_weights
-from composer_replication.training.hinting import ScoredHidden, hint_credit, hint_loss
-from composer_replication.training.objectives import policy_loss
-from composer_replication.training.pairs import Sides, pair_values, score_responses
-from composer_replication.training.passes import ForwardResults, RequiredForwards, run_passes
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.forwards.channel_weights import channel_weights
+from composer_replication.training.forwards.hinting import ScoredHidden, hint_credit, hint_loss
+from composer_replication.training.forwards.objectives import policy_loss
+from composer_replication.training.forwards.pairs import Sides, pair_values, score_responses
+from composer_replication.training.forwards.passes import (
+    ForwardResults,
+    RequiredForwards,
+    run_passes,
+)
+from composer_replication.training.forwards.training_models import TrainingModels
 
 # means that a step reports beside a channel's loss
 CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (

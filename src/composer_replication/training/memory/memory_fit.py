@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from composer_replication.core.config.root import Config
 from composer_replication.models.model_shape import ModelShape
-from composer_replication.training.memory_model import (
+from composer_replication.training.memory.memory_model import (
     Device,
     StepSize,
     memory_need,

@@ -38,7 +38,7 @@ from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
 from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.batch_sampler import draw_items
+from composer_replication.training.draws.batch_sampler import draw_items
 
 AUTHOR = "student"
 

@@ -6,7 +6,7 @@ good weights back and stop.
     metrics = rollback.check_weights(live_step, steps=4, last=False)   # before a checkpoint
 
 A rollback is made before the first step, because KL is measured to the start weights. The rules are
-in training/health.py; this file only measures and restores.
+in training/run/health.py; this file only measures and restores.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.training.checkpoint import (
+from composer_replication.training.forwards.reference import (
+    Reference,
+    frozen_reference,
+    live_reference,
+)
+from composer_replication.training.forwards.training_models import TrainingModels
+from composer_replication.training.on_policy.live import LiveStep, RolloutSource
+from composer_replication.training.on_policy.rewards import start_kl
+from composer_replication.training.on_policy.rollout_metrics import measure_drift
+from composer_replication.training.run.checkpoint import (
     good_checkpoint,
     load_extra,
     load_tensors,
     set_aside,
 )
-from composer_replication.training.health import PolicyHealth
-from composer_replication.training.live import LiveStep, RolloutSource
-from composer_replication.training.reference import Reference, frozen_reference, live_reference
-from composer_replication.training.rewards import start_kl
-from composer_replication.training.rollout_metrics import measure_drift
-from composer_replication.training.run_logger import RunLogger
-from composer_replication.training.state import Trainer
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.run.health import PolicyHealth
+from composer_replication.training.run.run_logger import RunLogger
+from composer_replication.training.run.state import Trainer
 
 
 @dataclass(slots=True, kw_only=True)

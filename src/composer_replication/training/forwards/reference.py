@@ -7,7 +7,7 @@ trained weights: a copy of the start that moves a little towards the student aft
 step, kept in float32, because bfloat16 would round the small moves away. With LoRA, the adapters' A
 and B are averaged on the student's base weights, so only the adapters take memory twice; the
 product of the averages is not the average of the products. "trust_region" is the live and the
-frozen model, whose logits are mixed (training/hinting.py). None ever has dropout or a gradient.
+frozen model, whose logits are mixed (forwards/hinting.py). None ever has dropout or a gradient.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Saving a run's state, and going on from it: what is in a checkpoint besides the tensors.
 
-training/checkpoint.py writes and reads the files; the state of each part is put together here.
+training/run/checkpoint.py writes and reads the files; the state of each part is put together here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.jsonl import write_json
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.sharding import gathered
-from composer_replication.training.checkpoint import (
+from composer_replication.training.run.checkpoint import (
     check_resume,
     load_extra,
     load_tensors,
@@ -24,9 +24,9 @@ from composer_replication.training.checkpoint import (
     set_aside,
     training_settings,
 )
-from composer_replication.training.rollback import Rollback
-from composer_replication.training.run_logger import RunLogger
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.rollback import Rollback
+from composer_replication.training.run.run_logger import RunLogger
+from composer_replication.training.run.state import Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

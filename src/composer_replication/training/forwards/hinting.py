@@ -11,7 +11,7 @@ weights, and credit on advantages.
     credit         = no loss: log p_teacher - log p_student of the sampled token moves its advantage
                      (losses/credit.py)
 
-`teachers` are (hidden states, head) in the order of training/passes.py: below the site's hint (the
+`teachers` are (hidden states, head) in the order of forwards/passes.py: below the site's hint (the
 teacher; with a trust region then the start), and with `contrast` the same below another site's
 hint. They never get a gradient. Every trainer calls these functions.
 Shapes: N target tokens of the views, A tokens of the policy channel, R rows of a chunk, K teachers,

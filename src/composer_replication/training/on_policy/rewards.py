@@ -24,7 +24,7 @@ from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.penalty import length_penalty
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.reference import Reference
+from composer_replication.training.forwards.reference import Reference
 
 
 def shaped_rewards(

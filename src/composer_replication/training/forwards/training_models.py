@@ -1,7 +1,7 @@
 """The models of a run: the student, and those that score beside it without a gradient.
 
-Nothing here optimises (training/state.py does). The forwards of training/passes.py and the losses
-of training/channels.py need these models, the settings and a batch, and nothing else of a run.
+Nothing here optimises (run/state.py does). The forwards of forwards/passes.py and the losses
+of forwards/channels.py need these models, the settings and a batch, and nothing else of a run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from composer_replication.models.activations import check_tiles, checkpoint_laye
 from composer_replication.models.load_student import Student
 from composer_replication.models.sharding import Sharding, shard_model
 from composer_replication.models.tree_forward import why_not_tree
-from composer_replication.training.channel_weights import channel_weights
-from composer_replication.training.hinting import taid_schedule
-from composer_replication.training.reference import Reference, frozen_reference, make_references
+from composer_replication.training.forwards.channel_weights import channel_weights
+from composer_replication.training.forwards.hinting import taid_schedule
+from composer_replication.training.forwards.reference import (
+    Reference,
+    frozen_reference,
+    make_references,
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The metrics of a live policy: success, calls, length and drift. training/health.py has the rules
+"""The metrics of a live policy: success, calls, length and drift. run/health.py has the rules
 on them."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from composer_replication.rollouts.envs.env import MistakeFamily
 from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
-from composer_replication.training.reference import Reference
-from composer_replication.training.rewards import sampled_example
+from composer_replication.training.forwards.reference import Reference
+from composer_replication.training.on_policy.rewards import sampled_example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

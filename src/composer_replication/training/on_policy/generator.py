@@ -118,10 +118,7 @@ class Generator:
         except (OSError, http.client.HTTPException) as error:
             problem = f"the server did not take the weights: {type(error).__name__}: {error}"
             if self.version < 0:
-                fix = (
-                    "start it as `recompose train --help` and training/generator.py say, and resume"
-                    " the run"
-                )
+                fix = "start it as docs/rollouts.md says, and resume the run"
                 raise DataError(problem, where=server.url, fix=fix) from error
             note("handover_failed", step=step, version=self.version, reason=problem)
             return

@@ -15,7 +15,7 @@ divergence and success all went to 0), so these rules are about its rollouts:
                     far, and by two standard errors
 
 A checkpoint is good if no rule was past half of its limit; on a stop the newest good one is put
-back (training/rollback.py). The rates of valid and of state-changing calls, entropy and length are
+back (run/rollback.py). The rates of valid and of state-changing calls, entropy and length are
 compared with the run's first step: they warn and stop nothing. A step in which the rewards of every
 group are alike warns too, once per streak: the policy channel has nothing to learn from it.
 """

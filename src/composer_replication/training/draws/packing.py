@@ -8,7 +8,7 @@
 
 No item is cut: one that does not fit by itself is an error. Every rank computes the same plan from
 the same lists. The bound holds for the forward with a gradient; passes without one are sliced on
-their own (training/passes.py).
+their own (training/forwards/passes.py).
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load_student import Student
 from composer_replication.models.sharding import Sharding
-from composer_replication.training.channel_weights import channel_weights, health_weights
-from composer_replication.training.health import Health
-from composer_replication.training.optimiser import GradientClip, make_optimiser
-from composer_replication.training.training_models import TrainingModels, make_models
+from composer_replication.training.forwards.channel_weights import channel_weights, health_weights
+from composer_replication.training.forwards.training_models import TrainingModels, make_models
+from composer_replication.training.run.health import Health
+from composer_replication.training.run.optimiser import GradientClip, make_optimiser
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,10 +36,10 @@ from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, ForestBuilder, Pass
-from composer_replication.training.channel_weights import channel_weights
-from composer_replication.training.joined import walk_back
-from composer_replication.training.reference import Reference
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.forwards.channel_weights import channel_weights
+from composer_replication.training.forwards.joined import walk_back
+from composer_replication.training.forwards.reference import Reference
+from composer_replication.training.forwards.training_models import TrainingModels
 
 Kind = Literal["student", "pair"]
 Row = tuple[int, ...]

@@ -37,10 +37,10 @@ from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
-from composer_replication.training.joined import joined
-from composer_replication.training.passes import score_targets
-from composer_replication.training.state import Trainer
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.forwards.joined import joined
+from composer_replication.training.forwards.passes import score_targets
+from composer_replication.training.forwards.training_models import TrainingModels
+from composer_replication.training.run.state import Trainer
 
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 """Entries of a model's configuration that change nothing about what it computes."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.tree import Forest
-from composer_replication.training.channels import loss_rows
-from composer_replication.training.memory_model import StepSize
-from composer_replication.training.packing import (
+from composer_replication.training.draws.packing import (
     Micro,
     gradient_rows,
     pack_micro_batches,
     session_trees,
 )
+from composer_replication.training.forwards.channels import loss_rows
+from composer_replication.training.memory.memory_model import StepSize
 
 
 def step_size(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> StepSize:

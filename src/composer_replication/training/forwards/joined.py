@@ -29,7 +29,7 @@ from composer_replication.models.forward import decoder_of, final_hidden, scorin
 from composer_replication.models.sharding import Sharding, unsharded_head
 from composer_replication.models.tree_forward import tree_attention, tree_hidden
 from composer_replication.tokens.tree import Forest
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.forwards.training_models import TrainingModels
 
 
 @contextmanager

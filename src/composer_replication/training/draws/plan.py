@@ -9,8 +9,8 @@ from typing import Literal
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size, forward_sizes
-from composer_replication.training.batch_sampler import Sampler
-from composer_replication.training.hint_inputs import check_hint_settings
+from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.draws.hint_inputs import check_hint_settings
 
 
 def check_train_plan(

@@ -5,7 +5,7 @@ way, whichever sampler wrote the rollouts.
     messages = hinted.messages(hinted.hints)  # one view per message, however many calls failed
     chosen = draw_messages([hints[0].site_id for hints in messages], limit=16, seed_of=seed_of)
 
-training/live.py and training/backends/trl_rollouts.py build the views, each on its own token ids.
+on_policy/live.py and training/backends/trl_rollouts.py build the views, each on its own token ids.
 """
 
 from __future__ import annotations

@@ -50,15 +50,19 @@ from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.forked import AUTHOR
-from composer_replication.training.objectives import SCALED
-from composer_replication.training.placebo import null_hints, null_rewards
-from composer_replication.training.rewards import shaped_rewards
-from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
-from composer_replication.training.rollout_metrics import rollout_metrics
+from composer_replication.training.draws.forked import AUTHOR
+from composer_replication.training.draws.placebo import null_hints, null_rewards
+from composer_replication.training.forwards.objectives import SCALED
+from composer_replication.training.on_policy.rewards import shaped_rewards
+from composer_replication.training.on_policy.rollout_hints import (
+    draw_messages,
+    hint_rollouts,
+    view_metrics,
+)
+from composer_replication.training.on_policy.rollout_metrics import rollout_metrics
 
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
-"""Measures the KL of each rollout to the start weights, by session id; training/rollback.py holds
+"""Measures the KL of each rollout to the start weights, by session id; run/rollback.py holds
 those weights."""
 # an episode is one window: views that do not fit into a forward are counted here, not cut
 _UNCUT = BuildSettings(max_tokens=1_000_000_000)
@@ -311,7 +315,7 @@ def group_advantages(
 ) -> dict[str, float]:
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
-    `rewards_of` are the shaped rewards of training/rewards.py; None = the environment's. `scaled`
+    `rewards_of` are the shaped rewards of on_policy/rewards.py; None = the environment's. `scaled`
     divides by the group's standard deviation. Placebos null the rewards first, and the nulled
     rewards decide which groups are flat.
     """
