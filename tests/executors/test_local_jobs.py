@@ -15,12 +15,16 @@ import pytest
 from composer_replication.core.errors import ConfigError, DataError, ReplicaError
 from composer_replication.training.diloco.executors import done_marker
 from composer_replication.training.diloco.executors.done_marker import (
-    local_folder,
     read_marker,
     write_done,
     write_failure,
 )
-from composer_replication.training.diloco.executors.jobs import Executor, JobStatus, ReplicaJob
+from composer_replication.training.diloco.executors.jobs import (
+    Executor,
+    JobStatus,
+    ReplicaJob,
+    local_folder,
+)
 from composer_replication.training.diloco.executors.local_jobs import LocalProcesses
 from composer_replication.training.diloco.executors.replica_group import ReplicaGroup
 from tests.executors.conformance import SLEEP, ExecutorConformance

@@ -14,13 +14,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from composer_replication.core.errors import ConfigError, DataError, need
+from composer_replication.core.errors import DataError, need
 from composer_replication.core.files import atomic_writer, make_folder
-from composer_replication.training.diloco.executors.jobs import ReplicaJob
+from composer_replication.training.diloco.executors.jobs import ReplicaJob, local_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +55,6 @@ def read_marker(job: ReplicaJob) -> Marker | None:
             where=f"{job.results}/{_key(job.slot, job.attempt)}",
             fix="give each run a results folder of its own",
         ) from error
-
-
-def local_folder(url: str) -> Path | None:
-    """The folder of a file:// URL or a plain path; None for a URL of an object store.
-
-    >>> local_folder("file:///tmp/a%20b"), local_folder("s3://bucket/run")
-    (PosixPath('/tmp/a b'), None)
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("", "file"):
-        return None
-    if parts.netloc not in ("", "localhost"):
-        raise ConfigError(f"{url!r} names a host", fix="write file:///folder, with three slashes")
-    return Path(unquote(parts.path) if parts.scheme else url)
 
 
 def _key(slot: int, attempt: str) -> str:

@@ -20,7 +20,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import unquote, urlsplit
+
+from composer_replication.core.errors import ConfigError
 
 State = Literal[
     "pending", "running", "ended", "failed", "preempted", "cancelled", "lost", "unknown"
@@ -125,3 +129,31 @@ class Executor(Protocol):
     def cancel(self, handle: str) -> None:
         """Stop the job if it still runs."""
         ...
+
+
+def require_shared(job: ReplicaJob, *, shared: str, provider: str) -> None:
+    """Refuse a results folder that a machine of the provider would not see.
+
+    `shared` is a folder that driver and jobs both mount at the same path, "" if there is none.
+    """
+    folder = local_folder(job.results)
+    if folder is None or (shared and folder.is_relative_to(shared)):
+        return
+    raise ConfigError(
+        f"{job.results!r} is a folder of this machine, which a job of {provider} cannot write",
+        fix="use a bucket (s3://, gs://, az://), or name a folder that both mount as shared=",
+    )
+
+
+def local_folder(url: str) -> Path | None:
+    """The folder of a file:// URL or a plain path; None for a URL of an object store.
+
+    >>> local_folder("file:///tmp/a%20b"), local_folder("s3://bucket/run")
+    (PosixPath('/tmp/a b'), None)
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        return None
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(f"{url!r} names a host", fix="write file:///folder, with three slashes")
+    return Path(unquote(parts.path) if parts.scheme else url)
