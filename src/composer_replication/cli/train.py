@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from composer_replication.cli.backend_check import say_check
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import say_evaluable
@@ -20,12 +21,10 @@ from composer_replication.cli.train_data import (
     with_built_split,
     with_own_adapter,
 )
-from composer_replication.cli.train_run import finish_dry, new_run, say_resume
+from composer_replication.cli.train_run import finish_dry, new_run, say_loading, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
-from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.context_length import check_context
-from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.draws.plan import check_train_plan
 
@@ -34,6 +33,7 @@ def train_command(
     *,
     resume: str = "",
     accept_changes: bool = False,
+    check: bool = False,
     name: str = "",
     memory_gb: float = 0.0,
     cards: int = 0,
@@ -49,6 +49,9 @@ def train_command(
         of one of its checkpoints goes on from that one, and sets later ones aside.
     accept_changes
         Resume although settings differ from those of the run.
+    check
+        Train nothing: compute one step with the backend and with the reference trainer, and compare
+        loss and gradient norm per channel.
     name
         Name of the new run; default: the date and a letter.
     memory_gb
@@ -115,12 +118,10 @@ def train_command(
     from composer_replication.training.on_policy.live import RolloutSource
     from composer_replication.training.run.ranks import shared_run
 
-    weights = said_of_gguf(base_model(config.student), dtype=config.student.dtype)
-    job.screen.line(
-        f" loading  the student {config.student.model}{f' ({weights})' if weights else ''}",
-        style="dim",
-    )
+    weights = say_loading(job)
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
+    if check:
+        return say_check(job, student, data, kinds=kinds)
     run, step = (
         resumed
         if resumed is not None

@@ -36,7 +36,8 @@ class Backend:
 
     `lowest <= version < below` was tested. `hosts` has a word for each of `FEATURES` that works
     ("yes", or how far); a feature that is missing there is refused by name. `package` is "" if
-    nothing has to be installed; `on_index` is False if no package index has it.
+    nothing has to be installed; `on_index` is False if no package index has it. `steps` names the
+    function that opens its steps for a comparison (training/backends/step_check.py).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Backend:
     on_index: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)
     limit: str = ""
+    steps: str = ""
 
     @property
     def tested(self) -> str:
@@ -105,6 +107,7 @@ REFERENCE = Backend(
         "ranks": "FSDP2; live rollouts on replicated ranks only",
     },
     limit="one node was tried; under train.fsdp no live rollouts",
+    steps="composer_replication.training.backends.step_check:reference_steps",
 )
 TRL = Backend(
     name="trl",
