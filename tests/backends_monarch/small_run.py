@@ -15,7 +15,7 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.monarch_workers import TrainerLaunch, RunParts
+from composer_replication.training.backends.monarch_workers import RunParts, TrainerLaunch
 from composer_replication.training.loop import train
 from tests.training.small_student import make_run
 from tests.training.taught import PAIRS, desks, live, live_config, renderer, taught_student

@@ -16,11 +16,11 @@ from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import StoppedError
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
-from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
-from composer_replication.training.live import RolloutSource
 from composer_replication.training.loop import train
-from composer_replication.training.overlap import WeightsCopy
+from composer_replication.training.on_policy import live as live_module
+from composer_replication.training.on_policy.live import RolloutSource
+from composer_replication.training.on_policy.overlap import WeightsCopy
 from tests.training.serving import Engine
 from tests.training.small_student import make_run
 from tests.training.taught import PAIRS, live, live_config, taught_student

@@ -26,7 +26,7 @@ from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.plan import check_train_plan
+from composer_replication.training.draws.plan import check_train_plan
 
 
 def train_command(
@@ -114,9 +114,9 @@ def train_command(
     warn_of_fit(job, fit)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
-    from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
-    from composer_replication.training.ranks import shared_run
+    from composer_replication.training.on_policy.live import RolloutSource
+    from composer_replication.training.run.ranks import shared_run
 
     weights = say_loading(job)
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)

@@ -1,8 +1,8 @@
 """The reference trainer's loop: draw, roll out, step, judge, save. training/step.py is the step.
 
-A step is fed by up to four producers: live rollouts of the policy (training/live.py), its own turns
-at the sites of imported logs (training/forked.py), imported examples and anchors, and imported
-pairs (training/batch_sampler.py). With live rollouts, imported examples beside anchors are drawn
+A step is fed by up to four producers: live rollouts of the policy (on_policy/live.py), its own
+turns at the sites of imported logs (draws/forked.py), imported examples and anchors, and imported
+pairs (draws/batch_sampler.py). With live rollouts, imported examples beside anchors are drawn
 only if lm_ce has a weight. The same rollouts, examples and pairs are drawn on every rank. Random
 numbers are seeded from (seed, step, rank), so a resumed run repeats the killed one bit by bit on
 the same CPU.
@@ -21,11 +21,11 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.forked import ForkSource, ForkStep
+from composer_replication.training.draws.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
-from composer_replication.training.live import LiveStep, RolloutSource, pick_sessions
-from composer_replication.training.rollout_metrics import lost_rollouts
-from composer_replication.training.run_logger import Listener, Phase
+from composer_replication.training.on_policy.live import LiveStep, RolloutSource, pick_sessions
+from composer_replication.training.on_policy.rollout_metrics import lost_rollouts
+from composer_replication.training.run.run_logger import Listener, Phase
 from composer_replication.training.setup import TrainSetup, open_training
 from composer_replication.training.step import train_step
 

@@ -22,19 +22,19 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.batch_sampler import Sampler
-from composer_replication.training.checkpoint_manager import CheckpointManager
-from composer_replication.training.forked import ForkSource
-from composer_replication.training.generator import Generator
+from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.draws.forked import ForkSource
 from composer_replication.training.inputs import TrainingData
-from composer_replication.training.kept_reference import KeptReference, keep_reference
-from composer_replication.training.live import RolloutSource
-from composer_replication.training.overlap import StepRollouts
-from composer_replication.training.ranks import join_ranks
-from composer_replication.training.rollback import Rollback
-from composer_replication.training.run_logger import Listener, Phase, RunLogger
-from composer_replication.training.state import Trainer, make_trainer
-from composer_replication.training.token_probe import TokenProbe, load_probe, probe_examples
+from composer_replication.training.on_policy.generator import Generator
+from composer_replication.training.on_policy.live import RolloutSource
+from composer_replication.training.on_policy.overlap import StepRollouts
+from composer_replication.training.run.checkpoint_manager import CheckpointManager
+from composer_replication.training.run.kept_reference import KeptReference, keep_reference
+from composer_replication.training.run.ranks import join_ranks
+from composer_replication.training.run.rollback import Rollback
+from composer_replication.training.run.run_logger import Listener, Phase, RunLogger
+from composer_replication.training.run.state import Trainer, make_trainer
+from composer_replication.training.run.token_probe import TokenProbe, load_probe, probe_examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

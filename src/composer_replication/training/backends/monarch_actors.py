@@ -27,10 +27,10 @@ from composer_replication.rollouts.groups import Groups
 from composer_replication.training.backends.monarch_workers import (
     EnvironmentHost,
     GeneratorWorker,
-    TrainerLaunch,
     Note,
     RunParts,
     Share,
+    TrainerLaunch,
     TrainerReport,
     TrainerWorker,
 )

@@ -29,7 +29,7 @@ from composer_replication.rollouts.envs.env import Env, MakeEnv
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import Groups, sample_groups
 from composer_replication.training.backends.monarch_workers import Share
-from composer_replication.training.live import step_label
+from composer_replication.training.on_policy.live import step_label
 
 _POLL_S = 0.5
 

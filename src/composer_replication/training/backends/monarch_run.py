@@ -6,9 +6,10 @@
 
 This process is the controller. It has three kinds of meshes: one of all trainer ranks, and one of
 its own for each generator and each host of environments, so that a process that dies takes nobody
-along. The schedule is training/overlap.py's, as in the reference loop: with `rollouts.overlap = 1`
-generators play step n + 1 with the weights before step n while the trainers take step n. Weights
-go from the first rank through this process to the generators, under a version that only grows.
+along. The schedule is that of training/on_policy/overlap.py, as in the reference loop: with
+`rollouts.overlap = 1` generators play step n + 1 with the weights before step n while the trainers
+take step n. Weights go from the first rank through this process to the generators, under a version
+that only grows.
 
 By default all actors run on this machine. COMPOSER_MONARCH_HOSTS names workers of Monarch on others
 ("tcp://node1:26600,tcp://node2:26600"): the trainers go to the first, the rest to the others.
@@ -43,24 +44,24 @@ from composer_replication.training.backends.monarch_actors import (
     TrainerActor,
     is_dead,
 )
+from composer_replication.training.backends.monarch_hosted import check_hosted
 from composer_replication.training.backends.monarch_pool import (
     DeadActorError,
     GeneratorPool,
     HostGoneError,
 )
-from composer_replication.training.backends.monarch_hosted import check_hosted
 from composer_replication.training.backends.monarch_workers import (
-    TrainerLaunch,
     Note,
     RunParts,
     Share,
+    TrainerLaunch,
     TrainerReport,
 )
 from composer_replication.training.backends.step_check import StepGradients, TakeStep
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import TrainResult, train_result
-from composer_replication.training.overlap import StepRollouts
-from composer_replication.training.run_logger import Listener
+from composer_replication.training.on_policy.overlap import StepRollouts
+from composer_replication.training.run.run_logger import Listener
 
 HOSTS = "COMPOSER_MONARCH_HOSTS"
 """The variable with the addresses of Monarch's workers on other machines."""
@@ -77,7 +78,7 @@ def train_with_monarch(
     """Train in actors and write the run directory, which exists already.
 
     Raises ConfigError for a setting that is not hosted, StoppedError if a rule of
-    training/health.py is broken, or if trainers or generators cannot be kept alive.
+    training/run/health.py is broken, or if trainers or generators cannot be kept alive.
     """
     config = parts.config
     check_hosted(config)

@@ -36,10 +36,10 @@ from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.task_source import TaskSource, open_world
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.forked import AUTHOR
+from composer_replication.training.draws.forked import AUTHOR
 from composer_replication.training.inputs import prepare_data
-from composer_replication.training.live import RolloutSource, live_seed, message_sampling
 from composer_replication.training.loop import take_step
+from composer_replication.training.on_policy.live import RolloutSource, live_seed, message_sampling
 from composer_replication.training.setup import TrainSetup, open_training
 
 Ask = Callable[..., Any]
