@@ -176,11 +176,13 @@ class Cluster:
 class Trainers:
     """The ranks of the reference loop, in one mesh: they are called together."""
 
-    def __init__(self, cluster: Cluster, *, ranks: int) -> None:
+    def __init__(
+        self, cluster: Cluster, *, ranks: int, actor: type[TrainerActor] = TrainerActor
+    ) -> None:
         mesh = cluster.mesh(ranks)
         if ranks > 1:
             setup_torch_elastic_env(mesh)
-        self._actors = mesh.spawn("trainer", TrainerActor)
+        self._actors: Any = mesh.spawn("trainer", actor)
 
     def begin(self, parts: RunParts, launch: TrainerLaunch) -> TrainerReport:
         """Build the loop's setup in every rank."""
