@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from monarch.actor import endpoint
-
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.training.backends import monarch_actors, step_check
-from composer_replication.training.backends.monarch_actors import TrainerActor
+from composer_replication.training.backends.monarch_actors import TrainerActor, endpoint
 from composer_replication.training.inputs import StepInputs
 
 REFERENCE_STEPS = step_check.reference_steps
