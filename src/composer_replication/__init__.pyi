@@ -233,6 +233,10 @@ from .tokens.hf import (
 from .tokens.renderer import (
     Renderer as Renderer,
 )
+from .training.backends.monarch_actors import (
+    GeneratorActor as GeneratorActor,
+    TrainerActor as TrainerActor,
+)
 from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,
