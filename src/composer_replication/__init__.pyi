@@ -233,6 +233,7 @@ from .tokens.hf import (
 from .tokens.renderer import (
     Renderer as Renderer,
 )
+from .training.backends.prime_rl_loss import loss_fn as loss_fn
 from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,

@@ -11,16 +11,22 @@ from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_g
 from composer_replication.cli.job import open_job
 from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import chosen_run, explain_resume
+from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
+from composer_replication.cli.train_backends import (
+    Launch,
+    check_backend,
+    finish_run,
+    with_trl,
+    write_for_prime_rl,
+)
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
     with_built_split,
     with_own_adapter,
 )
-from composer_replication.cli.train_run import finish_dry, new_run, say_resume
+from composer_replication.cli.train_run import finish_dry, new_run, resumed_run
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.adapter_folder import base_model
@@ -58,8 +64,7 @@ def train_command(
         How many such cards share the weights (train.fsdp); 0 = those of this launch.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
-    for package in ("torch", "transformers", "accelerate"):
-        need(package, extra="train")
+    _need_packages()
     job = with_own_adapter(job)
     live = bool(job.config.rollouts.env)
     tokenizer = tokenizer_of(job)
@@ -98,9 +103,7 @@ def train_command(
         imported=not live or config.train.lm_ce.weight > 0,
     )
     fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
-    resumed = chosen_run(job, resume) if resume else None
-    if resumed is not None:
-        say_resume(job, *resumed)
+    resumed = resumed_run(job, resume)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
             plan["evaluable"] = say_evaluable(
@@ -109,6 +112,8 @@ def train_command(
         plan["memory"] = say_fit(job, fit)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     warn_of_fit(job, fit)
+    if config.train.backend == "prime_rl":
+        return write_for_prime_rl(job, new_run(job, data, name, sources, weights=""))
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.live import RolloutSource
@@ -161,3 +166,8 @@ def train_command(
             on_progress=shown.progress,
         )
     return finish_run(job, result)
+
+
+def _need_packages() -> None:
+    for package in ("torch", "transformers", "accelerate"):
+        need(package, extra="train")

@@ -48,6 +48,10 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
             )
         require_trl()
         check_hosted(config, pairs=data.pairs)
+    if config.train.backend == "prime_rl":
+        from composer_replication.training.backends.prime_rl_settings import check_prime_rl
+
+        check_prime_rl(config, pairs=data.pairs)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
@@ -92,6 +96,24 @@ def with_trl(
             on_event=lambda event: show_event(job, event),
         )
     return finish_run(job, result)
+
+
+def write_for_prime_rl(job: Job, run: RunDir) -> int:
+    """Write prime-rl's settings file into the run, and print the line that starts it: nothing is
+    trained here, because its trainer needs GPUs and a checkout of its own."""
+    from composer_replication.training.backends.prime_rl_settings import launch_line, write_files
+
+    path = write_files(job.config, folder=run.path / "prime_rl")
+    line = launch_line(path.absolute())
+    job.screen.line(f" prime-rl  {path}: written, not run here")
+    job.screen.line("           in a checkout of prime-rl that has this package installed:")
+    job.screen.line(f"           {line}")
+    if job.config.train.hint.weight or job.config.train.preference.weight:
+        job.screen.line(
+            "           the hint and preference channels reach it by a hook in its orchestrator:"
+            " docs/backends/prime_rl.md"
+        )
+    return job.finish({"run": str(run.path), "launch": line}, wrote=[path], next_command=line)
 
 
 def finish_run(job: Job, result: TrainResult) -> int:

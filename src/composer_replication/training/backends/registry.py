@@ -119,7 +119,22 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL)}
+PRIME_RL = Backend(
+    name="prime_rl",
+    kind="trainer",
+    package="prime-rl",
+    lowest=(0, 8),
+    below=(0, 9),
+    install="git clone https://github.com/PrimeIntellect-ai/prime-rl && cd prime-rl && uv sync",
+    on_index=False,
+    hosts={
+        "policy": "dppo and dppo_symmetric",
+        "hint_sampled": "by ref_kl weights",
+        "preference": "by signed ce weights",
+    },
+    limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
+)
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL, PRIME_RL)}
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
 
