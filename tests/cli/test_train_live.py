@@ -189,3 +189,16 @@ def test_what_prime_rl_cannot_host_is_refused_before_a_run_exists(work: Path) ->
     assert refused.code != 0
     assert "train.balance" in refused.out + refused.err
     assert not (work / "recompose" / "runs").exists()
+
+
+def test_check_compares_a_step_with_the_reference_trainer_and_writes_nothing(work: Path) -> None:
+    """Every group of an untrained student is flat: the advantages are planted."""
+    files_before = files(work)
+    unfed = recompose("train", "--check", cwd=work)
+    assert unfed.code == 3 and "NOTHING IN THE BATCH FOR hint" in unfed.err + unfed.out
+    result = recompose("train", "--check", "--json", "--train.hint.weight", "0", cwd=work)
+    assert result.code == 0, result.err
+    (scenario,) = result.value["scenarios"]
+    assert scenario["passes"] and scenario["channels"] == ["policy"]
+    assert scenario["grad_norm"][0] == pytest.approx(scenario["grad_norm"][1], rel=1e-6)
+    assert files(work) == files_before

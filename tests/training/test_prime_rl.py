@@ -25,7 +25,7 @@ from composer_replication.training.backends.prime_rl_step import (
     step_loss,
     student_logprobs,
 )
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.state import Trainer
 from tests.training.small_student import (
     gradients,
     make_config,

@@ -1,7 +1,9 @@
-"""The backends of `train`: refuse early, hand the run to TRL, and print how a run ended."""
+"""The backends of `train`: refuse early, hand the run to TRL or Monarch, and print how a run
+ended."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -52,6 +54,11 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
         from composer_replication.training.backends.prime_rl_settings import check_prime_rl
 
         check_prime_rl(config, pairs=data.pairs)
+    if config.train.backend == "monarch":
+        from composer_replication.training.backends import monarch_hosted
+
+        monarch_hosted.require_monarch()
+        monarch_hosted.check_hosted(config)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
@@ -65,6 +72,20 @@ class Launch(TypedDict):
     resume: bool
     resume_step: int | None
     accept_changes: bool
+
+
+def with_backend(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kinds: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
+    """Train with the backend of the settings, which is not the reference trainer."""
+    train = {"trl": with_trl, "monarch": with_monarch}[job.config.train.backend]
+    return train(job, student, data, run, kinds=kinds, **launch)
 
 
 def with_trl(
@@ -98,22 +119,49 @@ def with_trl(
     return finish_run(job, result)
 
 
-def write_for_prime_rl(job: Job, run: RunDir) -> int:
-    """Write prime-rl's settings file into the run, and print the line that starts it: nothing is
-    trained here, because its trainer needs GPUs and a checkout of its own."""
-    from composer_replication.training.backends.prime_rl_settings import launch_line, write_files
+def with_monarch(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kinds: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
+    """Train in actors of Monarch: trainers, generators and environments in processes of their
+    own."""
+    from composer_replication.models.load_student import load_student
+    from composer_replication.training.backends.monarch_run import (
+        shutdown_monarch,
+        train_with_monarch,
+    )
+    from composer_replication.training.backends.monarch_workers import RunParts, TrainerLaunch
 
-    path = write_files(job.config, folder=run.path / "prime_rl")
-    line = launch_line(path.absolute())
-    job.screen.line(f" prime-rl  {path}: written, not run here")
-    job.screen.line("           in a checkout of prime-rl that has this package installed:")
-    job.screen.line(f"           {line}")
-    if job.config.train.hint.weight or job.config.train.preference.weight:
-        job.screen.line(
-            "           the hint and preference channels reach it by a hook in its orchestrator:"
-            " docs/backends/prime_rl.md"
-        )
-    return job.finish({"run": str(run.path), "launch": line}, wrote=[path], next_command=line)
+    config = job.config
+    make_student = partial(
+        load_student, config.student, tokenizer=student.tokenizer, seed=config.seed
+    )
+    try:
+        with (
+            explain_resume(job, run, accept_changes=launch["accept_changes"]),
+            shown_steps(job) as on_step,
+        ):
+            result = train_with_monarch(
+                RunParts.of(config, make_student=make_student),
+                launch=TrainerLaunch(
+                    run=run.path,
+                    examples=tuple(data.examples),
+                    pairs=tuple(data.pairs),
+                    kept_kinds=kinds,
+                    reference=job.reference,
+                    **launch,
+                ),
+                on_step=on_step,
+                on_event=lambda event: show_event(job, event),
+            )
+    finally:
+        shutdown_monarch()
+    return finish_run(job, result)
 
 
 def finish_run(job: Job, result: TrainResult) -> int:

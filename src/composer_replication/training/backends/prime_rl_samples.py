@@ -26,7 +26,7 @@ import torch
 from composer_replication.core.config.train_settings import PreferenceSettings, TrainSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.tokens.example import PreferencePair, Span, TrainingExample
-from composer_replication.training.pairs import pair_values
+from composer_replication.training.forwards.pairs import pair_values
 
 Scores = Mapping[str, Sequence[float]]
 """Log-probs of a response's tokens, by the name of what was scored: a site or a side of a pair."""

@@ -17,7 +17,7 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl_settings import walk_settings
-from composer_replication.training.objectives import clips
+from composer_replication.training.forwards.objectives import clips
 
 LOSS = "composer_replication.training.backends.prime_rl_loss.loss_fn"
 MASKS: Mapping[str, str] = {"dppo": "dppo", "dppo_symmetric": "ipo"}
