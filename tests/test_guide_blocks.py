@@ -27,6 +27,7 @@ from composer_replication.compat.guide_replay import TeacherActions
 from composer_replication.core.errors import DataError, MissingExtraError
 from composer_replication.losses.trust_region import dppo
 from composer_replication.training.backends._compat import trl_problem
+from composer_replication.training.backends.prime_rl_step import Inputs
 from tests.data.replay.test_guide import STATES, settings
 from tests.data.teachers.endpoint import Endpoint
 from tests.data.test_guide import _assistant, _call, _result
@@ -322,6 +323,9 @@ def test_the_formula_that_the_guide_quotes_is_our_dppo() -> None:
             kl_tau=kl,
         )
         assert ours[moved["loss_mask"]].sum().item() == pytest.approx(theirs.item(), rel=1e-12)
+        inputs = Inputs(**moved, ref_logprobs=None, loss_weights=None)
+        out = composer_replication.loss_fn(inputs, **settings_of)
+        assert out.loss.item() == pytest.approx(theirs.item(), rel=1e-12)
 
 
 # ---- the same without the blocks, by code of our own ----

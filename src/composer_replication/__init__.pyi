@@ -237,6 +237,7 @@ from .training.backends.monarch_actors import (
     GeneratorActor as GeneratorActor,
     TrainerActor as TrainerActor,
 )
+from .training.backends.prime_rl_loss import loss_fn as loss_fn
 from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,

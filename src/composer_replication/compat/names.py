@@ -45,7 +45,7 @@ MODULES: dict[str, str] = {
     "diloco.serverless.hf_jobs": "HFJobsExecutor",
     "diloco.serverless.replica_entrypoint": "*",
     "recipes": "",
-    "recipes.prime_rl": "",
+    "recipes.prime_rl": "loss_fn",
     "recipes.prime_rl.composer_loss": "loss_fn",
     "recipes.monarch": "",
     "recipes.monarch.actors": "GeneratorActor TrainerActor",
@@ -74,11 +74,6 @@ TO_COME: dict[str, str] = {
     ),
     "HFJobsExecutor": (
         f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}"
-    ),
-    "loss_fn": (
-        "the prime-rl backend is still to come; meanwhile its policy loss is"
-        " composer_replication.losses.trust_region.dppo, and the channels run in recompose train or"
-        " ComposerReplicationTrainer"
     ),
     "recipes.verl": (
         "the verl backend is still to come; meanwhile use recompose train, or"

@@ -123,6 +123,21 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
+PRIME_RL = Backend(
+    name="prime_rl",
+    kind="trainer",
+    package="prime-rl",
+    lowest=(0, 8),
+    below=(0, 9),
+    install="git clone https://github.com/PrimeIntellect-ai/prime-rl && cd prime-rl && uv sync",
+    on_index=False,
+    hosts={
+        "policy": "dppo and dppo_symmetric",
+        "hint_sampled": "by ref_kl weights",
+        "preference": "by signed ce weights",
+    },
+    limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
+)
 MONARCH = Backend(
     name="monarch",
     kind="trainer",
@@ -137,7 +152,9 @@ MONARCH = Backend(
     limit="needs an environment; tried on one machine without a card; weights go as messages",
     steps="composer_replication.training.backends.monarch_run:monarch_steps",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL, MONARCH)}
+BACKENDS: Mapping[str, Backend] = {
+    backend.name: backend for backend in (REFERENCE, TRL, PRIME_RL, MONARCH)
+}
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
 
