@@ -233,11 +233,15 @@ from .tokens.hf import (
 from .tokens.renderer import (
     Renderer as Renderer,
 )
+from .training.backends.monarch_actors import (
+    GeneratorActor as GeneratorActor,
+    TrainerActor as TrainerActor,
+)
 from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,
 )
-from .training.live import (
+from .training.on_policy.live import (
     RolloutSource as RolloutSource,
 )
 from .training.loop import (

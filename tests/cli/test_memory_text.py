@@ -16,10 +16,10 @@ from composer_replication.cli.memory_text import found_card, window_fit
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.batch_sampler import Sampler
+from composer_replication.training.draws.batch_sampler import Sampler
 from composer_replication.training.inputs import nulled_data
-from composer_replication.training.largest_forward import largest_forward, step_size
-from composer_replication.training.memory_model import StepSize
+from composer_replication.training.memory.largest_forward import largest_forward, step_size
+from composer_replication.training.memory.memory_model import StepSize
 from tests.cli.test_examples import logs_in, random_student
 from tests.cli.workspace import recompose
 

@@ -163,3 +163,16 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         == "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02"
         " | eta=1m15s"
     )
+
+
+def test_check_compares_a_step_with_the_reference_trainer_and_writes_nothing(work: Path) -> None:
+    """Every group of an untrained student is flat: the advantages are planted."""
+    files_before = files(work)
+    unfed = recompose("train", "--check", cwd=work)
+    assert unfed.code == 3 and "NOTHING IN THE BATCH FOR hint" in unfed.err + unfed.out
+    result = recompose("train", "--check", "--json", "--train.hint.weight", "0", cwd=work)
+    assert result.code == 0, result.err
+    (scenario,) = result.value["scenarios"]
+    assert scenario["passes"] and scenario["channels"] == ["policy"]
+    assert scenario["grad_norm"][0] == pytest.approx(scenario["grad_norm"][1], rel=1e-6)
+    assert files(work) == files_before

@@ -15,8 +15,8 @@ from benchmarks.memory_model import AllocatorPeak
 from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.losses.chunk_size import AUTOGRAD_BLOCKS, BLOCKS
 from composer_replication.losses.fused_eager import autograd_rows, eager_divergence
-from composer_replication.training.hinting import _divergences, _sampled
-from composer_replication.training.memory_terms import hint_block
+from composer_replication.training.forwards.hinting import _divergences, _sampled
+from composer_replication.training.memory.memory_terms import hint_block
 
 pytestmark = pytest.mark.train
 VOCAB, HIDDEN, ROWS = 4096, 8, 512

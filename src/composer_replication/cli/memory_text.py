@@ -13,8 +13,14 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.student_shape import StudentShape, student_shape
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.memory_fit import GB, CardMemory, Change, changes, longest_window
-from composer_replication.training.memory_model import MemoryNeed, StepSize, memory_need
+from composer_replication.training.memory.memory_fit import (
+    GB,
+    CardMemory,
+    Change,
+    changes,
+    longest_window,
+)
+from composer_replication.training.memory.memory_model import MemoryNeed, StepSize, memory_need
 
 HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
 
@@ -126,9 +132,9 @@ def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | Non
 def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
     """What the largest forward of a run on these examples needs; of what the student plays or
     writes itself (rollouts.env, train.fork), one that is full."""
-    from composer_replication.training.forked import without_views  # these three: PyTorch
+    from composer_replication.training.draws.forked import without_views  # these three: PyTorch
     from composer_replication.training.inputs import nulled_data
-    from composer_replication.training.largest_forward import largest_forward
+    from composer_replication.training.memory.largest_forward import largest_forward
 
     config, student = job.config, student_shape(job.config.student)
     shape = student.shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from composer_replication.cli.backend_check import say_check
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import say_evaluable
@@ -13,27 +14,26 @@ from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
+from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_backend
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
     with_built_split,
     with_own_adapter,
 )
-from composer_replication.cli.train_run import finish_dry, new_run, say_resume
+from composer_replication.cli.train_run import finish_dry, new_run, say_loading, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
-from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.context_length import check_context
-from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.plan import check_train_plan
+from composer_replication.training.draws.plan import check_train_plan
 
 
 def train_command(
     *,
     resume: str = "",
     accept_changes: bool = False,
+    check: bool = False,
     name: str = "",
     memory_gb: float = 0.0,
     cards: int = 0,
@@ -49,6 +49,9 @@ def train_command(
         of one of its checkpoints goes on from that one, and sets later ones aside.
     accept_changes
         Resume although settings differ from those of the run.
+    check
+        Train nothing: compute one step with the backend and with the reference trainer, and compare
+        loss and gradient norm per channel.
     name
         Name of the new run; default: the date and a letter.
     memory_gb
@@ -111,16 +114,14 @@ def train_command(
     warn_of_fit(job, fit)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
-    from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
-    from composer_replication.training.ranks import shared_run
+    from composer_replication.training.on_policy.live import RolloutSource
+    from composer_replication.training.run.ranks import shared_run
 
-    weights = said_of_gguf(base_model(config.student), dtype=config.student.dtype)
-    job.screen.line(
-        f" loading  the student {config.student.model}{f' ({weights})' if weights else ''}",
-        style="dim",
-    )
+    weights = say_loading(job)
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
+    if check:
+        return say_check(job, student, data, kinds=kinds)
     run, step = (
         resumed
         if resumed is not None
@@ -135,8 +136,8 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend == "trl":
-        return with_trl(job, student, data, run, kinds=kinds, **launch)
+    if config.train.backend != "reference":
+        return with_backend(job, student, data, run, kinds=kinds, **launch)
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
         if live:

@@ -1,7 +1,8 @@
-"""The backends of `train`: refuse early, hand the run to TRL, and print how a run ended."""
+"""The backends of `train`: refuse early, hand the run over, and print how it ended."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -48,6 +49,11 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
             )
         require_trl()
         check_hosted(config, pairs=data.pairs)
+    if config.train.backend == "monarch":
+        from composer_replication.training.backends import monarch_hosted
+
+        monarch_hosted.require_monarch()
+        monarch_hosted.check_hosted(config)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
@@ -61,6 +67,20 @@ class Launch(TypedDict):
     resume: bool
     resume_step: int | None
     accept_changes: bool
+
+
+def with_backend(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kinds: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
+    """Train with the backend of the settings, which is not the reference trainer."""
+    train = {"trl": with_trl, "monarch": with_monarch}[job.config.train.backend]
+    return train(job, student, data, run, kinds=kinds, **launch)
 
 
 def with_trl(
@@ -91,6 +111,50 @@ def with_trl(
             on_step=on_step,
             on_event=lambda event: show_event(job, event),
         )
+    return finish_run(job, result)
+
+
+def with_monarch(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kinds: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
+    """Train in actors of Monarch: trainers, generators and environments are processes."""
+    from composer_replication.models.load_student import load_student
+    from composer_replication.training.backends.monarch_run import (
+        shutdown_monarch,
+        train_with_monarch,
+    )
+    from composer_replication.training.backends.monarch_workers import RunParts, TrainerLaunch
+
+    config = job.config
+    make_student = partial(
+        load_student, config.student, tokenizer=student.tokenizer, seed=config.seed
+    )
+    try:
+        with (
+            explain_resume(job, run, accept_changes=launch["accept_changes"]),
+            shown_steps(job) as on_step,
+        ):
+            result = train_with_monarch(
+                RunParts.of(config, make_student=make_student),
+                launch=TrainerLaunch(
+                    run=run.path,
+                    examples=tuple(data.examples),
+                    pairs=tuple(data.pairs),
+                    kept_kinds=kinds,
+                    reference=job.reference,
+                    **launch,
+                ),
+                on_step=on_step,
+                on_event=lambda event: show_event(job, event),
+            )
+    finally:
+        shutdown_monarch()
     return finish_run(job, result)
 
 

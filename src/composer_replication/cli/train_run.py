@@ -16,6 +16,8 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
 from composer_replication.core.lock import check_free
 from composer_replication.core.rundir import LAUNCH, RunDir, create_run
+from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.gguf_file import said_of_gguf
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
@@ -76,6 +78,16 @@ def finish_dry(
         job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes
     )
     return job.finish({"plan": plan, "resume": checked}, wrote=[run.path], next_command=again)
+
+
+def say_loading(job: Job) -> str:
+    """Print which student is loaded; returns where its weights come from, "" if they are as saved,
+    e.g. "Q4_1, de-quantised to float32"."""
+    settings = job.config.student
+    weights = said_of_gguf(base_model(settings), dtype=settings.dtype)
+    source = f" ({weights})" if weights else ""
+    job.screen.line(f" loading  the student {settings.model}{source}", style="dim")
+    return weights
 
 
 def say_resume(job: Job, run: RunDir, step: int | None) -> None:

@@ -80,11 +80,6 @@ TO_COME: dict[str, str] = {
         " composer_replication.losses.trust_region.dppo, and the channels run in recompose train or"
         " ComposerReplicationTrainer"
     ),
-    **dict.fromkeys(
-        ("TrainerActor", "GeneratorActor"),
-        "the Monarch backend is still to come; meanwhile recompose train samples and trains in one"
-        f" process, or: {_RANKS}",
-    ),
     "recipes.verl": (
         "the verl backend is still to come; meanwhile use recompose train, or"
         " ComposerReplicationTrainer on TRL"

@@ -36,7 +36,8 @@ class Backend:
 
     `lowest <= version < below` was tested. `hosts` has a word for each of `FEATURES` that works
     ("yes", or how far); a feature that is missing there is refused by name. `package` is "" if
-    nothing has to be installed; `on_index` is False if no package index has it.
+    nothing has to be installed; `on_index` is False if no package index has it. `steps` names the
+    function that opens its steps for a comparison (training/backends/step_check.py).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Backend:
     on_index: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)
     limit: str = ""
+    steps: str = ""
 
     @property
     def tested(self) -> str:
@@ -101,10 +103,12 @@ REFERENCE = Backend(
     name="reference",
     kind="trainer",
     hosts={
-        **{key: "yes" for key in FEATURES if key != "overlap"},
+        **dict.fromkeys(FEATURES, "yes"),
+        "overlap": "by one step",
         "ranks": "FSDP2; live rollouts on replicated ranks only",
     },
     limit="one node was tried; under train.fsdp no live rollouts",
+    steps="composer_replication.training.backends.step_check:reference_steps",
 )
 TRL = Backend(
     name="trl",
@@ -119,7 +123,21 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL)}
+MONARCH = Backend(
+    name="monarch",
+    kind="trainer",
+    package="torchmonarch",
+    lowest=(0, 7),
+    below=(0, 8),
+    hosts={
+        **dict.fromkeys(FEATURES, "yes"),
+        "overlap": "by one step, in processes of their own",
+        "ranks": "replicated",
+    },
+    limit="needs an environment; tried on one machine without a card; weights go as messages",
+    steps="composer_replication.training.backends.monarch_run:monarch_steps",
+)
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL, MONARCH)}
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
 
