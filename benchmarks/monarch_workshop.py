@@ -1,7 +1,7 @@
 """The workshop in actors: does the reward rise while rollouts overlap training, and what does a
 killed generator cost?
 
-    python benchmarks/monarch_workshop.py                       (in an environment with torchmonarch)
+    python benchmarks/monarch_workshop.py          (in an environment with torchmonarch)
     python benchmarks/monarch_workshop.py --steps 20 --generators 2 --kill 5 --json FILE
 
 Trains the student of the demo in the workshop with `train.backend = "monarch"` and
@@ -19,6 +19,7 @@ missing, or if an age is above rollouts.max_staleness.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -103,7 +104,7 @@ def run_workshop(options: argparse.Namespace) -> dict[str, Any]:
             launch=TrainerLaunch(run=run.path),
             on_step=lambda line: ends.append(time.monotonic() - started),
         )
-        waits = [round(b - a, 1) for a, b in zip(ends, ends[1:], strict=False)]
+        waits = [round(b - a, 1) for a, b in itertools.pairwise(ends)]
         rows = [
             {
                 "step": line["step"],
@@ -116,7 +117,7 @@ def run_workshop(options: argparse.Namespace) -> dict[str, Any]:
         ]
         lost = [event for event in run.events() if event["kind"].startswith("generator_")]
         events = [{k: e[k] for k in ("kind", "step", "generator")} for e in lost]
-    return {"about": about(), "settings": vars(options), "steps": rows, "events": events}
+    return {"about": about(sys.argv), "steps": rows, "events": events}
 
 
 def problems(result: dict[str, Any], *, config: Config) -> list[str]:
@@ -146,13 +147,11 @@ def main() -> int:
     print("step  success  age      kl   wait")
     for row in result["steps"]:
         kl = "-" if row["kl"] is None else f"{row['kl']:.5f}"
-        print(
-            f"{row['step']:4}  {row['success']:7.3f}  {row['age']:3.0f}  {kl:>7}  {row['wait'] or '-'}"
-        )
+        wait = row["wait"] or "-"
+        print(f"{row['step']:4}  {row['success']:7.3f}  {row['age']:3.0f}  {kl:>7}  {wait}")
     for event in result["events"]:
         print(f"step {event['step']}: {event['kind']}, generator {event['generator']}")
     if options.json is not None:
-        result["settings"]["json"] = ""
         options.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     found = problems(result, config=config_of(options))
     print("; ".join(found) or "ok: the reward rises, no step is missing, no rollout is too old")
