@@ -77,16 +77,14 @@ def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
     try:
         torch: Any = importlib.import_module("torch")
         if torch.cuda.is_available():
-            found = torch.cuda.get_device_properties(0)
-            return CardMemory(
-                total=found.total_memory
-            ), f"{found.name}, {found.total_memory / GB:.0f} GB"
+            gpu = torch.cuda.get_device_properties(0)
+            card = CardMemory(total=gpu.total_memory)
+            return card, f"{gpu.name}, {gpu.total_memory / GB:.0f} GB"
     except (ImportError, OSError):
         pass
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return CardMemory(
-        total=total, device="cpu", cards=cards
-    ), f"this machine's {total / GB:.0f} GB, no GPU"
+    card = CardMemory(total=total, device="cpu", cards=cards)
+    return card, f"this machine's {total / GB:.0f} GB, no GPU"
 
 
 def fit_of(

@@ -1,5 +1,4 @@
-"""The backends of `train`: refuse early, hand the run to TRL or Monarch, and print how a run
-ended."""
+"""The backends of `train`: refuse early, hand the run over, and print how it ended."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ def with_monarch(
     kinds: frozenset[str] | None,
     **launch: Unpack[Launch],
 ) -> int:
-    """Train in actors of Monarch: trainers, generators and environments in processes of their
-    own."""
+    """Train in actors of Monarch: trainers, generators and environments are processes."""
     from composer_replication.models.load_student import load_student
     from composer_replication.training.backends.monarch_run import (
         shutdown_monarch,
