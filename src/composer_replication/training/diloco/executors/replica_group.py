@@ -20,6 +20,7 @@ from composer_replication.core.errors import DataError, ReplicaError
 from composer_replication.training.diloco.executors.done_marker import read_marker
 from composer_replication.training.diloco.executors.jobs import Executor, JobStatus, ReplicaJob
 
+CANCELLED = "cancelled"
 LOG_TAIL = 2_000
 """Characters of a failed replica's log that its error shows."""
 
@@ -73,8 +74,10 @@ class ReplicaGroup:
         return self.executor.logs(self._slots[slot].attempts[-1][1])
 
     def cancel(self) -> None:
-        """Stop every attempt that still runs."""
+        """Stop every attempt that still runs, and start none again."""
         for entry in self._slots.values():
+            if entry.open:
+                entry.failure = CANCELLED
             for _, handle in entry.attempts:
                 self.executor.cancel(handle)
 
@@ -172,7 +175,8 @@ class ReplicaGroup:
         return f"{error or ended}" + (f"\n{tail}" if tail else "")
 
     def _results(self) -> dict[int, Mapping[str, Any]]:
-        failures = {slot: entry.failure for slot, entry in self._slots.items() if entry.failure}
+        ended = {slot: entry.failure for slot, entry in self._slots.items() if entry.failure}
+        failures = {slot: text for slot, text in ended.items() if text != CANCELLED} or ended
         results = {
             slot: entry.result for slot, entry in self._slots.items() if entry.result is not None
         }
