@@ -59,6 +59,12 @@ class ReplicaGroup:
                 self.cancel()
                 raise
 
+    def adopt(self, job: ReplicaJob, handle: str) -> None:
+        """Count a job that was launched before as the newest attempt of its slot."""
+        entry = self._slots.setdefault(job.slot, _Slot())
+        entry.attempts.append((job, handle))
+        entry.began = time.monotonic()
+
     def poll(self) -> dict[int, JobStatus]:
         """What the provider says about the newest attempt of each slot."""
         return {
@@ -129,19 +135,14 @@ class ReplicaGroup:
                 fix="attach with the executor that launched them",
             )
         group = cls(executor, max_attempts=max_attempts)
-        for slot, attempts in record["slots"].items():
-            entry = group._slots.setdefault(int(slot), _Slot(began=time.monotonic()))
+        for attempts in record["slots"].values():
             for attempt in attempts:
                 fields = {**attempt["job"], "argv": tuple(attempt["job"]["argv"])}
-                job = ReplicaJob(**fields, secrets=secrets or {})
-                entry.attempts.append((job, attempt["handle"]))
+                group.adopt(ReplicaJob(**fields, secrets=secrets or {}), attempt["handle"])
         return group
 
     def _start(self, job: ReplicaJob) -> None:
-        handle = self.executor.launch(job)
-        entry = self._slots.setdefault(job.slot, _Slot())
-        entry.attempts.append((job, handle))
-        entry.began = time.monotonic()
+        self.adopt(job, self.executor.launch(job))
 
     def _advance(self, slot: int) -> None:
         """Look at one open slot once: done, still running, to be started again, or failed."""
