@@ -137,6 +137,7 @@ PRIME_RL = Backend(
         "preference": "by signed ce weights",
     },
     limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
+    steps="composer_replication.training.backends.prime_rl_check:prime_rl_steps",
 )
 MONARCH = Backend(
     name="monarch",
