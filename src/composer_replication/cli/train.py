@@ -14,7 +14,13 @@ from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
+from composer_replication.cli.train_backends import (
+    Launch,
+    check_backend,
+    finish_run,
+    step_engine_of,
+    with_trl,
+)
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
@@ -160,5 +166,6 @@ def train_command(
             on_step=shown,
             on_event=lambda event: show_event(job, event),
             on_progress=shown.progress,
+            step_engine=step_engine_of(config, resume=resumed is not None),
         )
     return finish_run(job, result)

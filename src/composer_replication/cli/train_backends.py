@@ -20,7 +20,7 @@ from composer_replication.training.backends.registry import BACKENDS, trainers
 
 if TYPE_CHECKING:
     from composer_replication.models.load_student import Student
-    from composer_replication.training.loop import TrainResult
+    from composer_replication.training.loop import StepEngine, TrainResult
 
 
 def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
@@ -48,11 +48,34 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
             )
         require_trl()
         check_hosted(config, pairs=data.pairs)
+    if config.train.backend == "verl":
+        from composer_replication.training.backends import verl_launch, verl_settings
+
+        verl_settings.check_hosted(config)
+        verl_launch.require_verl()
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
 
     return try_world(config.rollouts.env)
+
+
+def step_engine_of(config: Config, *, resume: bool) -> StepEngine | None:
+    """What takes the optimiser steps in the reference trainer's loop; None = that process itself.
+
+    Raises ConfigError for a run that a backend cannot resume.
+    """
+    if config.train.backend != "verl":
+        return None
+    if resume:
+        raise ConfigError(
+            "verl's optimiser states are not in a checkpoint of this package",
+            where="--resume",
+            fix="start a new run from the run's weights (export), or use the reference trainer",
+        )
+    from composer_replication.training.backends.verl_run import step_engine
+
+    return step_engine
 
 
 class Launch(TypedDict):

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from composer_replication.core.channel_names import CHANNELS, Channel, Status
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import ChannelLoss
@@ -68,7 +69,7 @@ def train_step(
     """
     began, settings = time.perf_counter(), trainer.settings
     # 1. Count over all ranks, and cut this rank's share into micro-batches.
-    inputs, control_metrics = with_hint_controls(trainer, inputs, step=step)
+    inputs, control_metrics = with_hint_controls(trainer.config, inputs, step=step)
     counts = step_counts(inputs)
     work = (trainer.begin_step or StepWork)(trainer, inputs, counts, step=step)
     fed: list[Channel] = [
@@ -242,7 +243,7 @@ def _as_health_reads_it(
 
 
 def with_hint_controls(
-    trainer: Trainer, inputs: StepInputs, *, step: int
+    config: Config, inputs: StepInputs, *, step: int
 ) -> tuple[StepInputs, dict[str, int]]:
     """The inputs with what train.hint asks of their views, and metrics: how many views were left
     out because there is no other hint to compare them with (`hint/no_donor`), and how many keep
@@ -250,7 +251,7 @@ def with_hint_controls(
 
     Raises ConfigError for views that cannot have it. The same on every rank.
     """
-    settings = trainer.settings.hint
+    settings = config.train.hint
     metrics: dict[str, int] = {}
     if not settings.weight:
         return inputs, metrics
@@ -262,7 +263,7 @@ def with_hint_controls(
         )
         examples = [example.focused() if example.hints else example for example in examples]
     if settings.contrast:
-        seed = stage_seed(trainer.config.seed, f"contrast:{step}")
+        seed = stage_seed(config.seed, f"contrast:{step}")
         examples, metrics["hint/no_donor"] = with_wrong_hints(
             examples, seed=seed, dataset=inputs.dataset
         )

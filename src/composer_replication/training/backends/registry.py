@@ -122,7 +122,25 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL)}
+VERL = Backend(
+    name="verl",
+    kind="trainer",
+    package="verl",
+    lowest=(0, 9, 1),
+    below=(0, 10),
+    hosts={
+        **dict.fromkeys(
+            ("policy", "hint_full", "hint_sampled", "preference", "imported", "rollouts"), "yes"
+        ),
+        "ranks": "FSDP2, started by torchrun or as Ray workers",
+    },
+    limit=(
+        "verl takes the optimiser steps; rollouts are played here or by a server; tried on CPUs"
+        " (gloo) only"
+    ),
+    steps="composer_replication.training.backends.verl_run:verl_steps",
+)
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL, VERL)}
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
 
