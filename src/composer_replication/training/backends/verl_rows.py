@@ -15,17 +15,18 @@ Shapes: B rows, T length, M tokens of a forward without padding, N loss tokens.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError
-from composer_replication.tokens.batch import Batch, Rows, Targets, collate, micro_batches
+from composer_replication.tokens.batch import Batch, Counts, Rows, Targets, collate, micro_batches
 from composer_replication.tokens.example import (
     PreferencePair,
     TrainingExample,
@@ -40,6 +41,35 @@ from composer_replication.training.passes import RequiredForwards
 Item = TrainingExample | PreferencePair
 FILLER = (0, 0)
 """The row that fills a micro-batch up; nothing is predicted from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What every rank must know of a step: settings, global counts, the scale of each channel (None
+    = measure only), TAID's share, the learning rate, the longest gradient that is not clipped, and
+    whether a copy of the gradients is kept."""
+
+    settings: TrainSettings
+    counts: Counts
+    scales: Mapping[Channel, float] | None
+    taid_t: float
+    pad_id: int
+    learning_rate: float = 0.0
+    max_norm: float | None = None
+    keep_gradients: bool = False
+
+    def to_json(self) -> str:
+        """As text, for verl to carry."""
+        value = {name: getattr(self, name) for name in self.__slots__}
+        settings = self.settings.model_dump(mode="json")
+        return json.dumps({**value, "settings": settings, "counts": asdict(self.counts)})
+
+    @classmethod
+    def of_json(cls, text: str) -> StepFacts:
+        """The inverse of `to_json`."""
+        value = json.loads(text)
+        settings = TrainSettings.model_validate(value.pop("settings"))
+        return cls(settings=settings, counts=Counts(**value.pop("counts")), **value)
 
 
 def item_bytes(item: Item | None) -> bytes:

@@ -28,6 +28,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Counts
 from composer_replication.training.backends.step_check import StepGradients, TakeStep
 from composer_replication.training.backends.verl_launch import VerlGroup, open_group
+from composer_replication.training.backends.verl_rows import StepFacts
 from composer_replication.training.backends.verl_settings import check_hosted
 from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.channels import loss_rows
@@ -106,10 +107,8 @@ class VerlStepWork:
 
 def step_facts(
     trainer: Trainer, counts: Counts, *, scales: Mapping[Channel, float] | None, step: int
-) -> Any:
+) -> StepFacts:
     """What verl's workers must know of a step."""
-    from composer_replication.training.backends.verl_worker import StepFacts
-
     limit = trainer.clip.limit
     return StepFacts(
         settings=trainer.settings,
@@ -169,8 +168,6 @@ def step_engine(setup: TrainSetup) -> Iterator[Callable[..., VerlStepWork]]:
 @contextmanager
 def verl_steps(config: Config, *, student: Student) -> Iterator[TakeStep]:
     """verl's step for `train --check`: a learning rate of 0 and no clip."""
-    from composer_replication.training.backends.verl_worker import StepFacts
-
     check_hosted(config)
     with start_folder(student, None) as folder, open_group(config, folder=folder) as group:
 
@@ -184,6 +181,7 @@ def verl_steps(config: Config, *, student: Student) -> Iterator[TakeStep]:
                 scales=dict(weights),
                 taid_t=settings.hint.taid.t_start,
                 pad_id=student.pad_id,
+                keep_gradients=True,
             )
             result = group.take(loss_rows(inputs.examples, settings), inputs.pairs, facts)
             sums = dict(zip(CHANNELS, result["sums"], strict=True))

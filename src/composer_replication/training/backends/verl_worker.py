@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,15 +29,14 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine_workers import TrainingWorker
 
-from composer_replication.core.channel_names import Channel
-from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.models.forward import head_of
-from composer_replication.tokens.batch import Counts, Rows, Targets
+from composer_replication.tokens.batch import Rows, Targets
 from composer_replication.training.backends.verl_loss import LogitModels, StepLosses
 from composer_replication.training.backends.verl_rows import (
     FILLER,
     Item,
     MicroRows,
+    StepFacts,
     fill,
     item_bytes,
     item_of_bytes,
@@ -46,34 +45,6 @@ from composer_replication.training.backends.verl_rows import (
 )
 
 _TRAIN = make_nd_compute_dataproto_dispatch_fn(mesh_name="train")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
-    """What every rank must know of a step: settings, global counts, the scale of each channel (None
-    = measure only), TAID's share, the learning rate, and the longest gradient that is not
-    clipped."""
-
-    settings: TrainSettings
-    counts: Counts
-    scales: Mapping[Channel, float] | None
-    taid_t: float
-    pad_id: int
-    learning_rate: float = 0.0
-    max_norm: float | None = None
-
-    def to_json(self) -> str:
-        """As text, for verl to carry."""
-        value = {name: getattr(self, name) for name in self.__slots__}
-        settings = self.settings.model_dump(mode="json")
-        return json.dumps({**value, "settings": settings, "counts": asdict(self.counts)})
-
-    @classmethod
-    def of_json(cls, text: str) -> StepFacts:
-        """The inverse of `to_json`."""
-        value = json.loads(text)
-        settings = TrainSettings.model_validate(value.pop("settings"))
-        return cls(settings=settings, counts=Counts(**value.pop("counts")), **value)
 
 
 def driver_rows(items: Sequence[Item | None], facts: StepFacts) -> TensorDict:
@@ -134,6 +105,15 @@ class ComposerTrainingWorker(TrainingWorker):
             )
         super().__init__(config)
         self.start: Any = None
+        self.gradients: dict[str, Tensor] = {}
+
+    def _keep_gradients(self) -> None:
+        """Copy the gradients that the optimiser is about to use: verl drops them after the step."""
+        self.gradients = {
+            name: parameter.grad.detach().clone()
+            for name, parameter in self.engine.module.named_parameters()
+            if parameter.grad is not None
+        }
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def keep_start(self) -> None:
@@ -169,7 +149,11 @@ class ComposerTrainingWorker(TrainingWorker):
                 group["lr"] = facts.learning_rate
             clip = float("inf") if facts.max_norm is None else facts.max_norm
             object.__setattr__(self.engine.optimizer_config, "clip_grad", clip)  # it is frozen
+            handle = self.engine.optimizer.register_step_pre_hook(
+                lambda *args: self._keep_gradients() if facts.keep_gradients else None
+            )
             output = super().train_batch(expanded)
+            handle.remove()
         self.loss_fn.losses = None
         return self._with_sums(output, losses)
 
@@ -235,13 +219,11 @@ class ComposerTrainingWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def gather(self, kind: str = "weights", everywhere: bool = False) -> dict[str, Tensor]:
-        """All weights or gradients by name, on the CPU; {} on other ranks than the first, unless
-        `everywhere`."""
+        """All "weights", or the "gradients" that a step kept, by name, on the CPU; {} on other
+        ranks than the first, unless `everywhere`."""
         tensors: dict[str, Tensor] = {}
-        for name, parameter in self.engine.module.named_parameters():
-            value = parameter.grad if kind == "gradients" else parameter
-            if value is None:
-                continue
+        weights = self.engine.module.named_parameters()
+        for name, value in self.gradients.items() if kind == "gradients" else weights:
             value = value.detach()
             full = value.full_tensor() if hasattr(value, "full_tensor") else value
             if self.rank == 0 or everywhere:
