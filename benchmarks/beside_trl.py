@@ -109,8 +109,8 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
     from composer_replication.training.inputs import StepInputs
-    from composer_replication.training.live import group_advantages, rollout_example
-    from composer_replication.training.state import make_trainer
+    from composer_replication.training.on_policy.live import group_advantages, rollout_example
+    from composer_replication.training.run.state import make_trainer
     from composer_replication.training.step import train_step
     from composer_replication.workshop.as_tools import TOOLS
     from composer_replication.workshop.tasks import make_task

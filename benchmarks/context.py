@@ -49,9 +49,9 @@ from composer_replication.models.activations import checkpoint_layers
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.optimiser import make_optimiser
-from composer_replication.training.packing import session_trees
-from composer_replication.training.state import make_trainer
+from composer_replication.training.draws.packing import session_trees
+from composer_replication.training.run.optimiser import make_optimiser
+from composer_replication.training.run.state import make_trainer
 from composer_replication.training.step import accumulate
 
 TILE, RANK, PROMPT = 512, 16, 8

@@ -21,7 +21,7 @@ generation   tokens of the sampler and of transformers' `generate` on the same p
              benchmarks/generation.py)
 longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that fits, tree and
              TRL
-memory       whole optimiser steps at the 0.6B shape beside what training/memory_model.py predicts
+memory       whole optimiser steps at the 0.6B shape beside what memory/memory_model.py predicts
              for CUDA (the weights are not in either number)
 
 Times are medians of CUDA-event milliseconds after a warm-up; memory is the allocator's peak above

@@ -1,4 +1,4 @@
-"""The memory model of training/memory_model.py beside measured peaks, and where its numbers come
+"""The memory model of memory/memory_model.py beside measured peaks, and where its numbers come
 from.
 
     python benchmarks/memory_model.py
@@ -56,12 +56,12 @@ from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import Student, _with_lora
 from composer_replication.models.model_shape import shape_of
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training import passes
+from composer_replication.training.forwards import passes
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.largest_forward import step_size
-from composer_replication.training.memory_model import Device, MemoryNeed, memory_need
-from composer_replication.training.memory_terms import layer_bytes
-from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.memory.largest_forward import step_size
+from composer_replication.training.memory.memory_model import Device, MemoryNeed, memory_need
+from composer_replication.training.memory.memory_terms import layer_bytes
+from composer_replication.training.run.state import Trainer, make_trainer
 from composer_replication.training.step import train_step
 
 HALF = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}

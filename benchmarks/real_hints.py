@@ -68,7 +68,7 @@ from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.hint_donors import several_donors
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import split_unit
-from composer_replication.training.placebo import neutral_text
+from composer_replication.training.draws.placebo import neutral_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "real_hints.json"

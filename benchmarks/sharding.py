@@ -72,7 +72,7 @@ def measure(*, fsdp: bool, cuda: bool) -> dict[str, float]:
 
     from composer_replication.core.config.root import Config
     from composer_replication.models.load_student import Student
-    from composer_replication.training.state import make_trainer
+    from composer_replication.training.run.state import make_trainer
     from composer_replication.training.step import train_step
 
     class Tokenizer:

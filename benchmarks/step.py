@@ -70,8 +70,8 @@ from composer_replication.tokens.example import (
     SampledMessage,
     TrainingExample,
 )
-from composer_replication.training.packing import pack_micro_batches, session_trees
-from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.draws.packing import pack_micro_batches, session_trees
+from composer_replication.training.run.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
 
 SCALES: dict[Channel, float] = {"policy": 1.0, "hint": 0.1, "preference": 0.05}

@@ -14,8 +14,8 @@ from typing import Any
 
 from composer_replication.core.config.root import Config
 from composer_replication.models.student_shape import student_shape
-from composer_replication.training.memory_fit import GB, CardMemory, longest_window
-from composer_replication.training.memory_model import StepSize, memory_need
+from composer_replication.training.memory.memory_fit import GB, CardMemory, longest_window
+from composer_replication.training.memory.memory_model import StepSize, memory_need
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- memory: written by examples/memory.py -->", "<!-- end of memory -->"

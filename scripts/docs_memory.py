@@ -13,7 +13,7 @@ from composer_replication.cli.presets import PRESETS, TERA_PER_S, Preset
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_shape import QWEN3
-from composer_replication.training.memory_fit import (
+from composer_replication.training.memory.memory_fit import (
     GB,
     TILE,
     CardMemory,
@@ -28,7 +28,7 @@ HEAD = """# What fits which card
 
 <!-- written by `python scripts/docs_memory.py`; a test fails if it is stale -->
 
-**Computed** from the widths of a model and the settings (`training/memory_model.py`), **checked against the peaks of runs on a CPU**
+**Computed** from the widths of a model and the settings (`memory/memory_model.py`), **checked against the peaks of runs on a CPU**
 (`python benchmarks/memory_model.py`; the table is in [benchmarks.md](benchmarks.md)), **not measured on a GPU**. Assumed of a card: .94 of it less
 0.6 GB can be used. What your own model, card and data need, term by term, and which setting would let more fit:
 

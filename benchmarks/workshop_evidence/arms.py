@@ -255,7 +255,7 @@ ARMS: Mapping[str, Arm] = {
         like=AFTER,
     ),
     "collapse_stopped": Arm(
-        text="the same with the rules of training/health.py",
+        text="the same with the rules of training/run/health.py",
         flags=(*_COLLAPSE, *_RULES),
         like=AFTER,
         stops=True,

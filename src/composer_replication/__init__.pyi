@@ -237,7 +237,7 @@ from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,
 )
-from .training.live import (
+from .training.on_policy.live import (
     RolloutSource as RolloutSource,
 )
 from .training.loop import (

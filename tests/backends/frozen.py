@@ -33,7 +33,7 @@ from composer_replication.tokens.example import (
     TrainingExample,
 )
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.state import make_trainer
+from composer_replication.training.run.state import make_trainer
 from composer_replication.training.step import accumulate, step_counts
 
 ROOT = Path(__file__).resolve().parents[2]

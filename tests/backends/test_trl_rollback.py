@@ -15,8 +15,6 @@ from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.core.trace import ToolCall
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training import rollback as rollback_module
-from composer_replication.training import rollout_metrics
 from composer_replication.training.backends import trl_rollback
 from composer_replication.training.backends.trl_rollback import (
     LOST,
@@ -26,8 +24,10 @@ from composer_replication.training.backends.trl_rollback import (
     record_failures,
 )
 from composer_replication.training.backends.trl_rollouts import record_rollout
-from composer_replication.training.live import RolloutSource
-from composer_replication.training.rollout_metrics import Drift
+from composer_replication.training.on_policy import rollout_metrics
+from composer_replication.training.on_policy.live import RolloutSource
+from composer_replication.training.on_policy.rollout_metrics import Drift
+from composer_replication.training.run import rollback as rollback_module
 from composer_replication.workshop.as_tools import OVER, TOOLS, WorkshopTools, task_row
 from composer_replication.workshop.lessons import LessonTests
 from composer_replication.workshop.sandbox import SandboxRun

@@ -32,7 +32,7 @@ from composer_replication.training.backends.trl_rollouts import (
     record_rollout,
     written_spans,
 )
-from composer_replication.training.rollout_hints import hint_rollouts
+from composer_replication.training.on_policy.rollout_hints import hint_rollouts
 from composer_replication.workshop.as_tools import TOOLS
 
 pytestmark = pytest.mark.train

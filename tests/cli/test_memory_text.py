@@ -13,8 +13,8 @@ from composer_replication.cli.memory_text import found_card
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.largest_forward import largest_forward
-from composer_replication.training.memory_model import StepSize
+from composer_replication.training.memory.largest_forward import largest_forward
+from composer_replication.training.memory.memory_model import StepSize
 from tests.cli.test_examples import logs_in, random_student
 from tests.cli.workspace import recompose
 

@@ -20,8 +20,8 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.models.load_student import Student, _with_lora
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.memory_model import StepSize, memory_need
-from composer_replication.training.state import make_trainer
+from composer_replication.training.memory.memory_model import StepSize, memory_need
+from composer_replication.training.run.state import make_trainer
 from composer_replication.training.step import train_step
 from tests.cli.test_examples import logs_in, random_student
 from tests.cli.workspace import recompose

@@ -50,7 +50,7 @@ EXCUSED = {
         " there"
     ),
     "models/pretrained_folder.py": "writes into a folder that its caller made and makes private",
-    "training/generator.py": "weights for a server, which may run as another user",
+    "training/on_policy/generator.py": "weights for a server, which may run as another user",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }
 

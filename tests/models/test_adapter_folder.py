@@ -18,7 +18,7 @@ from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.merge import merge_adapters
 from composer_replication.models.pretrained_folder import save_student
 from composer_replication.tokens.hf import load_tokenizer, student_tokenizer
-from composer_replication.training.reference import averaged_reference, frozen_reference
+from composer_replication.training.forwards.reference import averaged_reference, frozen_reference
 from tests.cli.test_template_refused import LOSES_CALLS
 from tests.cli.test_template_refused import save_student as save_base
 from tests.tokens.students import tokenizer_for

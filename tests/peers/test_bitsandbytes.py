@@ -21,8 +21,8 @@ from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.merge import merge_adapters
 from composer_replication.models.pretrained_folder import load_weights, save_student, weights_sha256
+from composer_replication.training.forwards.reference import averaged_reference, frozen_reference
 from composer_replication.training.loop import train as run_training
-from composer_replication.training.reference import averaged_reference, frozen_reference
 from tests.models.tree_models import gap, make
 from tests.training.small_student import (
     WordTokenizer,

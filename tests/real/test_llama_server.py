@@ -29,7 +29,7 @@ from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.messages import conversation, tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import FAMILIES
-from composer_replication.training.generator import Generator
+from composer_replication.training.on_policy.generator import Generator
 from tests.real.real_tokenizers import cache_folder
 from tests.rollouts.small_world import TOOLS, Shelf
 

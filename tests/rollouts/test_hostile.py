@@ -32,7 +32,7 @@ from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.tools import Tool, ToolEnv, call_issue
-from composer_replication.training.rollout_metrics import behaviour_metrics
+from composer_replication.training.on_policy.rollout_metrics import behaviour_metrics
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
 

@@ -26,7 +26,7 @@ from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.models.sharding import gathered
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.run.state import Trainer, make_trainer
 from composer_replication.training.step import (
     accumulate,
     gradient_norm,

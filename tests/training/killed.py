@@ -33,8 +33,8 @@ from composer_replication.core.rundir import open_run
 from composer_replication.core.trace import Turn
 from composer_replication.models import pretrained_folder
 from composer_replication.rollouts.envs.env import Reply
-from composer_replication.training import checkpoint
 from composer_replication.training.loop import train
+from composer_replication.training.run import checkpoint
 from tests.training import taught
 from tests.training.small_student import make_run
 

@@ -23,7 +23,7 @@ from composer_replication.rollouts.task_source import TaskSource, open_world
 from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-from composer_replication.training.live import RolloutSource
+from composer_replication.training.on_policy.live import RolloutSource
 from composer_replication.workshop.demonstrators import LEVELS, careless, oracle
 from composer_replication.workshop.episodes import play
 from composer_replication.workshop.sandbox import Sandbox

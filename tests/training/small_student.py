@@ -25,7 +25,7 @@ from composer_replication.tokens.example import (
     Span,
     TrainingExample,
 )
-from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.run.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
 
 VOCAB = 40

@@ -21,7 +21,7 @@ from composer_replication.rollouts.groups import MakeEnv
 from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-from composer_replication.training.live import RolloutSource
+from composer_replication.training.on_policy.live import RolloutSource
 from tests.rollouts.small_world import TOOLS, Shelf
 from tests.training.small_student import make_pair
 

@@ -22,11 +22,11 @@ from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.lora_linear import keep_inputs_once
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.tokens.batch import collate
-from composer_replication.training import passes as passes_module
-from composer_replication.training.health import ChannelStep
+from composer_replication.training.forwards import passes as passes_module
+from composer_replication.training.forwards.passes import RequiredForwards, run_passes
 from composer_replication.training.loop import train as run_training
-from composer_replication.training.passes import RequiredForwards, run_passes
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.health import ChannelStep
+from composer_replication.training.run.state import Trainer
 from tests.models.tree_models import gap, make
 from tests.training.small_student import (
     WordTokenizer,

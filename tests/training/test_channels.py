@@ -15,9 +15,9 @@ from composer_replication.models.forward import scoring
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
-from composer_replication.training.channels import channel_losses
+from composer_replication.training.forwards.channels import channel_losses
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, train_step
 from tests.training.small_student import (
     WordTokenizer,
@@ -211,10 +211,10 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
         return run
 
     monkeypatch.setattr(
-        "composer_replication.training.channels.fused_logprobs", counted(fused_logprobs)
+        "composer_replication.training.forwards.channels.fused_logprobs", counted(fused_logprobs)
     )
     monkeypatch.setattr(
-        "composer_replication.training.hinting.fused_divergence", counted(fused_divergence)
+        "composer_replication.training.forwards.hinting.fused_divergence", counted(fused_divergence)
     )
     trainer = start_trainer(make_config(**ALL), make_student())
     channel_losses(trainer.models, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
@@ -369,7 +369,7 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(
         recorded.append(teacher_ND)
         return fused_divergence(student_ND, head, teacher_ND, teacher_head, **kwargs)
 
-    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", spying)
+    monkeypatch.setattr("composer_replication.training.forwards.hinting.fused_divergence", spying)
     trainer = start_trainer(make_config(hint={"teacher": teacher}), make_student(dropout=0.5))
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -27,10 +27,10 @@ from composer_replication.core.checkpoints import (
 from composer_replication.core.errors import DamagedError, DataError, UnwrittenError
 from composer_replication.core.rundir import RunDir
 from composer_replication.evaluation.players import player_of
-from composer_replication.training import checkpoint
-from composer_replication.training.checkpoint import good_checkpoint, load_tensors, read_state
 from composer_replication.training.loop import train
-from composer_replication.training.optimiser import make_optimiser
+from composer_replication.training.run import checkpoint
+from composer_replication.training.run.checkpoint import good_checkpoint, load_tensors, read_state
+from composer_replication.training.run.optimiser import make_optimiser
 from tests.training.small_student import make_config, make_example, make_run, make_student
 from tests.training.test_resume import same
 

@@ -14,9 +14,9 @@ from composer_replication.losses.fused import fused_divergence
 from composer_replication.losses.preference import dpo
 from composer_replication.models.forward import final_hidden, scoring
 from composer_replication.tokens.batch import collate, count
-from composer_replication.training import channels, hinting, pairs
+from composer_replication.training.forwards import channels, hinting, pairs
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import train_step
 from tests.training.small_student import (
     make_config,

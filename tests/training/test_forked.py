@@ -17,8 +17,8 @@ from composer_replication.core.trace import Segment, Text
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import DecisionTokens, TrainingExample
-from composer_replication.training import forked as forked_module
-from composer_replication.training.forked import ForkSource, without_views
+from composer_replication.training.draws import forked as forked_module
+from composer_replication.training.draws.forked import ForkSource, without_views
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from tests.rollouts.logged import (

@@ -19,8 +19,8 @@ from composer_replication.core.errors import ConfigError, DataError, StoppedErro
 from composer_replication.core.rundir import RunDir
 from composer_replication.rollouts.served import Completion, GenerationRequest
 from composer_replication.training import loop as loop_module
-from composer_replication.training.generator import Generator, log_prob_gap, publish
 from composer_replication.training.loop import train
+from composer_replication.training.on_policy.generator import Generator, log_prob_gap, publish
 from tests.rollouts.small_world import message_ids
 from tests.training.serving import Engine, serving
 from tests.training.small_student import make_run

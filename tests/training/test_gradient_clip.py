@@ -10,7 +10,7 @@ import torch
 
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.optimiser import GradientClip
+from composer_replication.training.run.optimiser import GradientClip
 from composer_replication.training.step import train_step
 from tests.training.small_student import (
     make_config,

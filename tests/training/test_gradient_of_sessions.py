@@ -17,7 +17,7 @@ from composer_replication.core.trace import Turn
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.channels import channel_losses
+from composer_replication.training.forwards.channels import channel_losses
 from tests.tokens.students import CASES, renderer, session_of, turn_lists
 from tests.tokens.test_dataset import build, hint, site
 from tests.training.small_student import make_config, start_trainer

@@ -21,16 +21,16 @@ from composer_replication.models.forward import Head
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
-from composer_replication.training.channels import channel_losses
-from composer_replication.training.hint_inputs import (
+from composer_replication.training.draws.hint_inputs import (
     check_hint_settings,
     check_views,
     views_with_donor,
     with_wrong_hints,
 )
-from composer_replication.training.hinting import hint_credit, view_weights
-from composer_replication.training.live import annotate_views
-from composer_replication.training.state import Trainer
+from composer_replication.training.forwards.channels import channel_losses
+from composer_replication.training.forwards.hinting import hint_credit, view_weights
+from composer_replication.training.on_policy.live import annotate_views
+from composer_replication.training.run.state import Trainer
 from tests.models.tree_models import gap, make
 from tests.training.small_student import VOCAB, WordTokenizer, make_example
 from tests.training.trees import outcome, trainer_of

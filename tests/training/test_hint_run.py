@@ -21,10 +21,10 @@ from composer_replication.models.forward import final_hidden, project
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl_channels import Scorer
-from composer_replication.training.health import ChannelStep, Health
+from composer_replication.training.forwards.reference import averaged_reference
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.reference import averaged_reference
+from composer_replication.training.run.health import ChannelStep, Health
 from composer_replication.training.step import train_step
 from tests.models.tree_models import gap, make
 from tests.training.small_student import (

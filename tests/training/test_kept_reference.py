@@ -17,10 +17,10 @@ from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import PreferencePair
-from composer_replication.training.channels import channel_losses
-from composer_replication.training.kept_reference import KeptReference, keep_reference
+from composer_replication.training.forwards.channels import channel_losses
 from composer_replication.training.loop import train
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.kept_reference import KeptReference, keep_reference
+from composer_replication.training.run.state import Trainer
 from tests.training.small_student import (
     WordTokenizer,
     make_config,

@@ -29,17 +29,17 @@ from composer_replication.tokens.example import (
 )
 from composer_replication.tokens.forward_size import forward_sizes
 from composer_replication.tokens.tree import Forest
-from composer_replication.training import passes as passes_module
-from composer_replication.training.loop import train
-from composer_replication.training.packing import (
+from composer_replication.training.draws.packing import (
     Sharing,
     assign_to_ranks,
     measure_sharing,
     pack_micro_batches,
     session_trees,
 )
-from composer_replication.training.passes import RequiredForwards, run_passes
-from composer_replication.training.plan import check_train_plan
+from composer_replication.training.draws.plan import check_train_plan
+from composer_replication.training.forwards import passes as passes_module
+from composer_replication.training.forwards.passes import RequiredForwards, run_passes
+from composer_replication.training.loop import train
 from tests.models.tree_models import gap, make
 from tests.training.small_student import (
     WordTokenizer,

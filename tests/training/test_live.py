@@ -16,16 +16,19 @@ from composer_replication.core.trace import Session
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import sample_groups
 from composer_replication.rollouts.task_source import TaskSource, open_world
-from composer_replication.training import live as live_module
-from composer_replication.training.live import (
+from composer_replication.training.on_policy import live as live_module
+from composer_replication.training.on_policy.live import (
     LiveStep,
     check_rendered_ids,
     group_advantages,
     pick_sessions,
     rollout_example,
 )
-from composer_replication.training.rollout_hints import HintedRollouts, draw_messages
-from composer_replication.training.rollout_metrics import behaviour_metrics, num_unresolvable
+from composer_replication.training.on_policy.rollout_hints import HintedRollouts, draw_messages
+from composer_replication.training.on_policy.rollout_metrics import (
+    behaviour_metrics,
+    num_unresolvable,
+)
 from composer_replication.workshop import tasks as tasks_module
 from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.workshop_tasks import METADATA, check_trainable, training_tasks

@@ -24,19 +24,19 @@ from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
-from composer_replication.training import rollback as rollback_module
-from composer_replication.training import rollout_metrics as rollout_metrics_module
-from composer_replication.training import token_probe
-from composer_replication.training.batch_sampler import Sampler
+from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.forwards.reference import frozen_reference
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.reference import frozen_reference
-from composer_replication.training.rewards import sampled_example, start_kl
-from composer_replication.training.rollout_metrics import Drift, measure_drift
-from composer_replication.training.run_logger import RunLogger
-from composer_replication.training.state import make_trainer
+from composer_replication.training.on_policy import live as live_module
+from composer_replication.training.on_policy import rollout_metrics as rollout_metrics_module
+from composer_replication.training.on_policy.rewards import sampled_example, start_kl
+from composer_replication.training.on_policy.rollout_metrics import Drift, measure_drift
+from composer_replication.training.run import rollback as rollback_module
+from composer_replication.training.run import token_probe
+from composer_replication.training.run.run_logger import RunLogger
+from composer_replication.training.run.state import make_trainer
 from composer_replication.workshop.demonstrators import text_turn
 from tests.training.scripted import (
     careless_sample,

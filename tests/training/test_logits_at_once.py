@@ -17,10 +17,10 @@ from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.losses import chunk_size
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training import token_probe
-from composer_replication.training.reference import frozen_reference, live_reference
-from composer_replication.training.rewards import start_kl
-from composer_replication.training.rollout_metrics import measure_drift
+from composer_replication.training.forwards.reference import frozen_reference, live_reference
+from composer_replication.training.on_policy.rewards import start_kl
+from composer_replication.training.on_policy.rollout_metrics import measure_drift
+from composer_replication.training.run import token_probe
 from tests.losses.watch import Watch
 from tests.training.small_student import WordTokenizer, make_example
 

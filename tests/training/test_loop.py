@@ -25,7 +25,7 @@ from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, measure_channels, train_step
 from tests.training.small_student import (
     WordTokenizer,
@@ -279,7 +279,7 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(
     def detached(*args, **kwargs):
         return fused_divergence(*args, **kwargs).detach()
 
-    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", detached)
+    monkeypatch.setattr("composer_replication.training.forwards.hinting.fused_divergence", detached)
     config = make_config(steps=20, starved_steps=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="hint was dead at step 2") as caught:
@@ -299,7 +299,7 @@ def test_only_a_detached_hint_loss_does_not_crash_the_backward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "composer_replication.training.hinting.fused_divergence",
+        "composer_replication.training.forwards.hinting.fused_divergence",
         lambda *g, **k: fused_divergence(*g, **k).detach(),
     )
     metrics = train_step(

@@ -20,14 +20,14 @@ from composer_replication.models.activations import checkpoint_layers, tiled
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import _with_lora
 from composer_replication.models.model_shape import FAMILIES, QWEN3, ModelShape, shape_of
-from composer_replication.training.memory_fit import (
+from composer_replication.training.memory.memory_fit import (
     CardMemory,
     changes,
     longest_window,
     with_train,
 )
-from composer_replication.training.memory_model import StepSize, memory_need
-from composer_replication.training.memory_terms import layer_bytes
+from composer_replication.training.memory.memory_model import StepSize, memory_need
+from composer_replication.training.memory.memory_terms import layer_bytes
 
 pytestmark = pytest.mark.train
 WIDTHS: dict[str, Any] = {

@@ -13,10 +13,10 @@ import torch
 from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.channels import channel_losses
+from composer_replication.training.forwards.channels import channel_losses
+from composer_replication.training.forwards.objectives import CLIPS, SCALED, clips
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.objectives import CLIPS, SCALED, clips
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, step_counts
 from tests.training.small_student import make_config, make_rollout, make_student, start_trainer
 from tests.training.test_channels import log_softmax, perturbed, plain_logits

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import DataError, MissingExtraError
-from composer_replication.training.checkpoint import load_tensors, save_checkpoint
-from composer_replication.training.optimiser import make_optimiser
+from composer_replication.training.run.checkpoint import load_tensors, save_checkpoint
+from composer_replication.training.run.optimiser import make_optimiser
 from tests.training.small_student import make_config, make_run, make_student
 
 

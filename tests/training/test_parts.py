@@ -15,12 +15,12 @@ from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import micro_batches
 from composer_replication.tokens.forward_size import forward_sizes
-from composer_replication.training.batch_sampler import Sampler, share
-from composer_replication.training.health import ChannelStep, Health
-from composer_replication.training.identity import data_sha256
-from composer_replication.training.optimiser import learning_rate, make_optimiser
-from composer_replication.training.plan import check_train_plan
-from composer_replication.training.token_probe import probe_examples
+from composer_replication.training.draws.batch_sampler import Sampler, share
+from composer_replication.training.draws.identity import data_sha256
+from composer_replication.training.draws.plan import check_train_plan
+from composer_replication.training.run.health import ChannelStep, Health
+from composer_replication.training.run.optimiser import learning_rate, make_optimiser
+from composer_replication.training.run.token_probe import probe_examples
 from tests.training.small_student import make_example, make_pair, small_model
 
 # ---- sampler ----

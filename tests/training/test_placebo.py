@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Hint
-from composer_replication.training.placebo import (
+from composer_replication.training.draws.placebo import (
     RANDOM_REWARD_P,
     neutral_text,
     null_data,

@@ -9,7 +9,7 @@ import pytest
 
 from composer_replication.core.config.train_settings import HealthSettings
 from composer_replication.core.errors import StoppedError
-from composer_replication.training.health import PolicyHealth
+from composer_replication.training.run.health import PolicyHealth
 
 
 def health(**settings: Any) -> PolicyHealth:

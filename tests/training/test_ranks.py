@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import RunDir
-from composer_replication.training.ranks import join_ranks, shared_run
+from composer_replication.training.run.ranks import join_ranks, shared_run
 from tests.training.child import RANKS, ranked_run
 
 

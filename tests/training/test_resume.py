@@ -16,9 +16,9 @@ import torch
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.rundir import RunDir
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.checkpoint import load_tensors, read_state
 from composer_replication.training.loop import train
-from composer_replication.training.optimiser import make_optimiser
+from composer_replication.training.run.checkpoint import load_tensors, read_state
+from composer_replication.training.run.optimiser import make_optimiser
 from tests.training.child import KILL_STEP, resume_run
 from tests.training.small_student import make_config, make_example, make_run, make_student
 

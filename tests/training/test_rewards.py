@@ -23,11 +23,11 @@ from composer_replication.rollouts.groups import (
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.task_source import TaskSource
-from composer_replication.training import live as live_module
-from composer_replication.training.health import PolicyHealth
-from composer_replication.training.live import LiveStep
-from composer_replication.training.reference import frozen_reference
-from composer_replication.training.rewards import shaped_rewards, start_kl
+from composer_replication.training.forwards.reference import frozen_reference
+from composer_replication.training.on_policy import live as live_module
+from composer_replication.training.on_policy.live import LiveStep
+from composer_replication.training.on_policy.rewards import shaped_rewards, start_kl
+from composer_replication.training.run.health import PolicyHealth
 from tests.training.scripted import (
     careless_sample,
     live_config,

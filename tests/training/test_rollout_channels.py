@@ -15,12 +15,12 @@ from composer_replication.core.channel_names import CHANNELS, Channel
 from composer_replication.core.errors import AlignmentError, DataError
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.channels import channel_losses, loss_rows
-from composer_replication.training.checkpoint import load_extra
-from composer_replication.training.health import ChannelStep
+from composer_replication.training.forwards.channels import channel_losses, loss_rows
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.checkpoint import load_extra
+from composer_replication.training.run.health import ChannelStep
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, step_counts, train_step
 from tests.training.small_student import (
     make_config,

@@ -14,11 +14,11 @@ from composer_replication.core.config.student_settings import LoraSettings, Stud
 from composer_replication.core.errors import DataError
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
-from composer_replication.training.checkpoint import load_extra
+from composer_replication.training.forwards.reference import averaged_reference
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.reference import averaged_reference
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.checkpoint import load_extra
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, train_step
 from tests.training.small_student import (
     WordTokenizer,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.hint_settings import HintSettings
-from composer_replication.training import token_probe
-from composer_replication.training.reference import Reference
+from composer_replication.training.forwards.reference import Reference
+from composer_replication.training.run import token_probe
 from tests.training.small_student import make_example, make_student
 
 EXAMPLES = [make_example(0, length=40, hints=3), make_example(1, length=31, hints=2)]

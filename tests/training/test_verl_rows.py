@@ -27,7 +27,7 @@ from composer_replication.training.backends.verl_rows import (
     plan_micro_batches,
     rows_of_ranks,
 )
-from composer_replication.training.state import make_trainer
+from composer_replication.training.run.state import make_trainer
 from composer_replication.training.step import accumulate, gradient_norm
 from tests.training.small_student import (
     make_config,

@@ -8,7 +8,7 @@ from pathlib import Path
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Sampled, Segment, Session, SourceRef, Text, Turn
 from composer_replication.data.ingestion.redaction import redact_turn
-from composer_replication.training.run_logger import RunLogger
+from composer_replication.training.run.run_logger import RunLogger
 from tests.training.small_student import make_config, make_run
 
 SECRET = "gh" + "p_" + "a7Zk" * 9

@@ -19,10 +19,10 @@ from composer_replication.tokens.example import (
     Span,
     TrainingExample,
 )
-from composer_replication.training.health import ChannelStep
+from composer_replication.training.draws.packing import Micro, pack_micro_batches, session_trees
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.packing import Micro, pack_micro_batches, session_trees
-from composer_replication.training.state import Trainer
+from composer_replication.training.run.health import ChannelStep
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, step_counts
 from tests.training.small_student import VOCAB, make_config, start_trainer
 

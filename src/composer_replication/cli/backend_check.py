@@ -28,7 +28,7 @@ def say_check(job: Job, student: Student, data: Dataset, *, kinds: frozenset[str
         registered_steps,
     )
     from composer_replication.training.inputs import prepare_data
-    from composer_replication.training.live import RolloutSource
+    from composer_replication.training.on_policy.live import RolloutSource
 
     # the comparison is of a step's gradients: what a run does between steps is left out
     train = job.config.train.model_copy(update={"fork": False})

@@ -15,13 +15,13 @@ from composer_replication.core.trace import Session
 from composer_replication.tokens.artefact import Dataset
 
 if TYPE_CHECKING:
-    from composer_replication.training.forked import ForkSource
+    from composer_replication.training.draws.forked import ForkSource
 
 
 def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> ForkSource:
     """The producer of `train.fork`; raises DataError if sessions or sites changed since `build`."""
     from composer_replication.tokens.renderer import Renderer
-    from composer_replication.training.forked import ForkSource
+    from composer_replication.training.draws.forked import ForkSource
 
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")

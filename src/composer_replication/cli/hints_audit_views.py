@@ -101,7 +101,7 @@ def _spread(messages: Sequence[tuple[str, ...]], *, limit: int) -> set[str]:
 
 def _neutral_hints(job: Job, hints: Sequence[Hint], *, count: Callable[[str], int]) -> list[Hint]:
     """Text without information in place of the hints, as long as those of a message together."""
-    from composer_replication.training.placebo import neutral_text
+    from composer_replication.training.draws.placebo import neutral_text
 
     turn_of = {site.id: (site.session_id, site.turn) for site in read_sites(job.sites)}
     by_message: dict[Any, list[Hint]] = defaultdict(list)

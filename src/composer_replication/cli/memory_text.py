@@ -12,8 +12,14 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.student_shape import StudentShape, student_shape
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.memory_fit import GB, CardMemory, Change, changes, longest_window
-from composer_replication.training.memory_model import MemoryNeed, StepSize, memory_need
+from composer_replication.training.memory.memory_fit import (
+    GB,
+    CardMemory,
+    Change,
+    changes,
+    longest_window,
+)
+from composer_replication.training.memory.memory_model import MemoryNeed, StepSize, memory_need
 
 HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
 
@@ -59,8 +65,7 @@ class Fit:
 
 
 def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
-    """The card that is asked about, else the GPU that PyTorch sees, else the machine's memory, with
-    its name. 0 cards = those of this launch."""
+    """The card asked about, else the GPU, else the machine's memory; 0 cards = this launch's."""
     if gigabytes < 0 or cards < 0:
         problem = f"no card has {gigabytes:g} GB" if gigabytes < 0 else f"{cards} cards"
         raise ConfigError(problem, where="--memory-gb, --cards", fix="e.g. --memory-gb 24")
@@ -119,9 +124,8 @@ def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | Non
 
 
 def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
-    """What the largest forward of a run on these examples needs; of live rollouts alone, one that
-    is full."""
-    from composer_replication.training.largest_forward import largest_forward  # PyTorch
+    """What the largest forward of a run needs; of live rollouts alone, one that is full."""
+    from composer_replication.training.memory.largest_forward import largest_forward  # PyTorch
 
     size = StepSize.full_window(job.config.train.micro_tokens)
     if data.examples or data.pairs:
@@ -145,7 +149,7 @@ def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
     )
     if need.host:
         show_line(
-            f"          {need.host / GB:.1f} GB of the machine's memory beside it (train.offload)"
+            f"          {need.host / GB:.1f} GB of the machine's memory beside (train.offload)"
         )
     show_line(f" window   the longest that fits with these settings is {fit.window:,} tokens")
     if fit.changes:

@@ -18,14 +18,14 @@ from composer_replication.core.config.load_config import field_at
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_shape import QWEN3, ModelShape
-from composer_replication.training.memory_fit import (
+from composer_replication.training.memory.memory_fit import (
     GB,
     CardMemory,
     disk_bytes,
     longest_window,
     work,
 )
-from composer_replication.training.memory_model import MemoryNeed, StepSize, memory_need
+from composer_replication.training.memory.memory_model import MemoryNeed, StepSize, memory_need
 
 _FAMILY = "qwen3-"
 _THEN = """\

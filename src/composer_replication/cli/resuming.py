@@ -121,8 +121,12 @@ def check_resume_dry(
     job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool
 ) -> dict[str, Any]:
     """Check a resume without loading weights: the checkpoint, and which settings have changed."""
-    from composer_replication.training.checkpoint import check_resume, read_state, training_settings
-    from composer_replication.training.identity import data_sha256
+    from composer_replication.training.draws.identity import data_sha256
+    from composer_replication.training.run.checkpoint import (
+        check_resume,
+        read_state,
+        training_settings,
+    )
 
     if step is None and not run.checkpoints():
         return {"run": str(run.path), "checkpoint": None, "step": 0, "changed": []}

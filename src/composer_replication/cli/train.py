@@ -15,11 +15,12 @@ from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import chosen_run, explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import (
+    OWN_LOOPS,
     Launch,
     check_backend,
     finish_run,
     step_engine_of,
-    with_trl,
+    with_backend,
 )
 from composer_replication.cli.train_data import (
     load_examples,
@@ -32,7 +33,7 @@ from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.plan import check_train_plan
+from composer_replication.training.draws.plan import check_train_plan
 
 
 def train_command(
@@ -120,9 +121,9 @@ def train_command(
     warn_of_fit(job, fit)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
-    from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
-    from composer_replication.training.ranks import shared_run
+    from composer_replication.training.on_policy.live import RolloutSource
+    from composer_replication.training.run.ranks import shared_run
 
     weights = say_loading(job)
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
@@ -142,8 +143,8 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend == "trl":
-        return with_trl(job, student, data, run, kinds=kinds, **launch)
+    if config.train.backend in OWN_LOOPS:
+        return with_backend(job, student, data, run, kinds=kinds, **launch)
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
         if live:

@@ -1,7 +1,9 @@
-"""The backends of `train`: refuse early, hand the run to TRL, and print how a run ended."""
+"""The backends of `train`: refuse early, hand the run to TRL or Monarch, and print how a run
+ended."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -53,6 +55,11 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
 
         verl_settings.check_hosted(config)
         verl_launch.require_verl()
+    if config.train.backend == "monarch":
+        from composer_replication.training.backends import monarch_hosted
+
+        monarch_hosted.require_monarch()
+        monarch_hosted.check_hosted(config)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
@@ -86,6 +93,24 @@ class Launch(TypedDict):
     accept_changes: bool
 
 
+def with_backend(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kinds: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
+    """Train with the backend of the settings, which has a loop of its own (`OWN_LOOPS`)."""
+    train = {"trl": with_trl, "monarch": with_monarch}[job.config.train.backend]
+    return train(job, student, data, run, kinds=kinds, **launch)
+
+
+OWN_LOOPS = ("trl", "monarch")
+"""The backends with a loop of their own; the others run training/loop.py (`step_engine_of`)."""
+
+
 def with_trl(
     job: Job,
     student: Student,
@@ -114,6 +139,51 @@ def with_trl(
             on_step=on_step,
             on_event=lambda event: show_event(job, event),
         )
+    return finish_run(job, result)
+
+
+def with_monarch(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kinds: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
+    """Train in actors of Monarch: trainers, generators and environments in processes of their
+    own."""
+    from composer_replication.models.load_student import load_student
+    from composer_replication.training.backends.monarch_run import (
+        shutdown_monarch,
+        train_with_monarch,
+    )
+    from composer_replication.training.backends.monarch_workers import RunParts, TrainerLaunch
+
+    config = job.config
+    make_student = partial(
+        load_student, config.student, tokenizer=student.tokenizer, seed=config.seed
+    )
+    try:
+        with (
+            explain_resume(job, run, accept_changes=launch["accept_changes"]),
+            shown_steps(job) as on_step,
+        ):
+            result = train_with_monarch(
+                RunParts.of(config, make_student=make_student),
+                launch=TrainerLaunch(
+                    run=run.path,
+                    examples=tuple(data.examples),
+                    pairs=tuple(data.pairs),
+                    kept_kinds=kinds,
+                    reference=job.reference,
+                    **launch,
+                ),
+                on_step=on_step,
+                on_event=lambda event: show_event(job, event),
+            )
+    finally:
+        shutdown_monarch()
     return finish_run(job, result)
 
 

@@ -13,7 +13,7 @@ from composer_replication.cli.figures import TimeLeft, duration, eta
 from composer_replication.cli.job import Job
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.hint_inputs import views_with_donor
+from composer_replication.training.draws.hint_inputs import views_with_donor
 
 COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red", "dead": "red"}
 

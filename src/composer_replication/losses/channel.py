@@ -48,7 +48,7 @@ def channel_status(
 
     `inputs` counts what the producer supplied before any masking (rollouts with an advantage,
     lm_spans, hint views, pairs and anchors). A producer that has inputs supplies some in every step
-    (training/batch_sampler.py), so a step without inputs means that none exist.
+    (training/draws/batch_sampler.py), so a step without inputs means that none exist.
 
     >>> channel_status(weight=1.0, inputs=3, tokens=40, grad_norm=0.2, was_active=False)
     'active'

@@ -2,7 +2,7 @@
 
 It is in no Composer publication. DPO alone only says that chosen gains on rejected; the likelihood
 of both may fall, and habits that no pair covers drift. The cross-entropy of anchors
-(training/channels.py) holds them in place. `margins` is what DPO pushes up.
+(training/forwards/channels.py) holds them in place. `margins` is what DPO pushes up.
 
 DPO takes sums of log-probs; its length-normalised form, IPO and SimPO take means
 (`sequence_logprobs`, `sequence_mean_logprobs`); SimPO has no reference. A sequence without a

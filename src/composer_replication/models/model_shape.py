@@ -4,7 +4,7 @@ weights.
     shape = shape_of(read_json(folder / "config.json"))
     shape.num_parameters        # 596,049,920 of Qwen3-0.6B
 
-Only families whose layers are known here have a shape: training/memory_model.py counts their
+Only families whose layers are known here have a shape: training/memory/memory_model.py counts their
 tensors. `QWEN3` are those that Qwen publishes.
 """
 

@@ -8,7 +8,7 @@
 PyTorch's `fully_shard` does the work. accelerate's `prepare` is not used: it shards the causal
 model as one root, whose own forward must then run, and the losses here read the hidden states below
 the head. Every forward and every backward of such a model is a collective: all ranks must run
-equally many, in the same order (training/joined.py sees to that). Gradients are summed over the
+equally many, in the same order (forwards/joined.py sees to that). Gradients are summed over the
 ranks, not averaged. A file holds whole tensors: `unsharded` before it is written, `part_of` when it
 is read, on any number of ranks.
 

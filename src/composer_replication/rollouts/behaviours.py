@@ -23,7 +23,7 @@ INVALID = frozenset({"malformed_call", "unknown_tool", "bad_arguments"})
 """Kinds of mistakes (data/sites) that make a call invalid: it cannot be read, names no tool, or has
 wrong arguments."""
 UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
-"""Kinds of mistakes of a call that cannot be read or names something missing; training/health.py
+"""Kinds of mistakes of a call that cannot be read or names something missing; run/health.py
 stops a policy with too many of them."""
 _MIN_CALLS = 5  # fewer calls of one tool do not make a habit
 

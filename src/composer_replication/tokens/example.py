@@ -370,7 +370,7 @@ class PreferencePair:
     """Two messages after one context: prefix + chosen and prefix + rejected, with end tokens.
 
     `reference` holds the reference model's log-probs of the chosen and then the rejected tokens, if
-    they were scored before (training/kept_reference.py); it is not part of the data set. Raises
+    they were scored before (training/run/kept_reference.py); it is not part of the data set. Raises
     AlignmentError for an empty side or equal sides.
     """
 

@@ -19,13 +19,18 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.batch_sampler import Sampler
-from composer_replication.training.forked import ForkSource, ForkStep, TrainForkPoint, without_views
-from composer_replication.training.identity import data_sha256
-from composer_replication.training.live import LiveStep, RolloutSource
-from composer_replication.training.packing import Sharing, measure_sharing
-from composer_replication.training.placebo import null_data
-from composer_replication.training.plan import check_train_plan
+from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.draws.forked import (
+    ForkSource,
+    ForkStep,
+    TrainForkPoint,
+    without_views,
+)
+from composer_replication.training.draws.identity import data_sha256
+from composer_replication.training.draws.packing import Sharing, measure_sharing
+from composer_replication.training.draws.placebo import null_data
+from composer_replication.training.draws.plan import check_train_plan
+from composer_replication.training.on_policy.live import LiveStep, RolloutSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The reference trainer's loop: draw, roll out, step, judge, save. training/step.py is the step.
 
-A step is fed by up to four producers: live rollouts of the policy (training/live.py), its own turns
-at the sites of imported logs (training/forked.py), imported examples and anchors, and imported
-pairs (training/batch_sampler.py). With live rollouts, imported examples beside anchors are drawn
+A step is fed by up to four producers: live rollouts of the policy (on_policy/live.py), its own
+turns at the sites of imported logs (draws/forked.py), imported examples and anchors, and imported
+pairs (draws/batch_sampler.py). With live rollouts, imported examples beside anchors are drawn
 only if lm_ce has a weight. The same rollouts, examples and pairs are drawn on every rank. Random
 numbers are seeded from (seed, step, rank), so a resumed run repeats the killed one bit by bit on
 the same CPU.
@@ -20,12 +20,13 @@ from composer_replication.core.channel_names import CHANNELS, Status
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
+from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.forked import ForkSource, ForkStep
+from composer_replication.training.draws.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
-from composer_replication.training.live import LiveStep, RolloutSource, pick_sessions
-from composer_replication.training.rollout_metrics import lost_rollouts
-from composer_replication.training.run_logger import Listener, Phase
+from composer_replication.training.on_policy.live import LiveStep, RolloutSource, pick_sessions
+from composer_replication.training.on_policy.rollout_metrics import lost_rollouts
+from composer_replication.training.run.run_logger import Listener, Phase
 from composer_replication.training.setup import TrainSetup, open_training
 from composer_replication.training.step import train_step
 
@@ -98,42 +99,50 @@ def train(
             setup.trainer.begin_step = stack.enter_context(step_engine(setup))
         metrics = setup.last_metrics
         for step in range(setup.first_step, config.train.steps):
-            # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
-            examples_drawn, pairs_drawn = setup.draw(step)
-            # 2. Roll out with the weights before the update: they are judged by these rollouts too.
-            live_step = roll_out(setup, step=step)
-            fork_step = write_forks(setup, step=step)
-            # 3. Step: every channel's loss on the inputs, one backward, one update.
-            inputs = StepInputs.of(
-                examples_drawn,
-                pairs_drawn,
-                live_step=live_step,
-                fork_step=fork_step,
-                hint_sites=setup.hint_sites,
-                dataset=setup.data.examples,
-            )
-            _probe_before(setup, live_step, step=step)
-            metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
-            _probe_after(setup, steps=step + 1)
-            if _is_checkpoint(config, steps=step + 1):
-                # 4. Judge the new weights: the checkpoint says whether they are good.
-                health_metrics = judge_weights(setup, live_step, steps=step + 1)
-                # 5. Save.
-                setup.checkpoints.save(step + 1, health_metrics=health_metrics)
-    return _result(run, steps=config.train.steps, metrics=metrics)
+            metrics = take_step(setup, step=step)
+    return train_result(run, steps=config.train.steps, metrics=metrics)
 
 
-def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
+def take_step(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> dict[str, Any]:
+    """One step of the loop, with its checkpoint if one is due; returns its metrics. `sampled` are
+    rollouts that somebody else has sampled for it."""
+    # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
+    examples_drawn, pairs_drawn = setup.draw(step)
+    # 2. Roll out with the weights before the update: they are judged by these rollouts too.
+    #    From here on, the next step's may be sampled beside the training (rollouts.overlap).
+    live_step = roll_out(setup, step=step, sampled=sampled)
+    fork_step = write_forks(setup, step=step)
+    # 3. Step: every channel's loss on the inputs, one backward, one update.
+    inputs = StepInputs.of(
+        examples_drawn,
+        pairs_drawn,
+        live_step=live_step,
+        fork_step=fork_step,
+        hint_sites=setup.hint_sites,
+        dataset=setup.data.examples,
+    )
+    _probe_before(setup, live_step, step=step)
+    metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
+    _probe_after(setup, steps=step + 1)
+    if _is_checkpoint(setup.config, steps=step + 1):
+        # 4. Judge the new weights: the checkpoint says whether they are good.
+        health_metrics = judge_weights(setup, live_step, steps=step + 1)
+        # 5. Save.
+        setup.checkpoints.save(step + 1, health_metrics=health_metrics)
+    return metrics
+
+
+def roll_out(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> LiveStep | None:
     """The step's rollouts, looked at before anything is trained on them; None without an
     environment.
 
-    They are sampled with the current weights, or with those that the server holds. Raises
-    StoppedError if they break a rule of train.health.
+    They are sampled with the current weights, with those of the step before (rollouts.overlap), or
+    with those that the server holds. Raises StoppedError if they break a rule of train.health.
     """
     rollback, run_logger, config = setup.rollback, setup.run_logger, setup.config
-    if rollback is None:
+    if rollback is None or setup.rollouts is None:
         return None
-    student, rollouts = setup.trainer.models.student, config.rollouts
+    rollouts = config.rollouts
     stats, sampled_before = rollback.live.stats, rollback.live.stats.num_sampled
     run_logger.progress(
         lambda: (
@@ -141,10 +150,8 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
             f" {stats.num_sampled - sampled_before} tokens written"
         )
     )
-    model = student.model
-    if setup.generator is not None:
-        model = setup.generator.writer(student, step=step, note=run_logger.event)
-    live_step = rollback.live.step(model, step=step, kl=rollback.start_kl)
+    groups = setup.rollouts.take(step) if sampled is None else sampled
+    live_step = rollback.live.examples(groups, step=step, kl=rollback.start_kl)
     if step % config.train.checkpoint_every == 0 or step + 1 == config.train.steps:
         run_logger.samples(
             step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES)
@@ -154,6 +161,8 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
     run_logger.note(live_step.metrics)
     run_logger.progress(lambda: "looking at the rollouts: KL, entropy, monitor tasks")
     run_logger.note(rollback.check_rollouts(live_step, step=step))
+    if sampled is None:
+        setup.rollouts.begin(step + 1)
     return live_step
 
 
@@ -205,7 +214,8 @@ def _probe_after(setup: TrainSetup, *, steps: int) -> None:
         setup.token_probe.write(steps)
 
 
-def _result(run: RunDir, *, steps: int, metrics: dict[str, Any]) -> TrainResult:
+def train_result(run: RunDir, *, steps: int, metrics: dict[str, Any]) -> TrainResult:
+    """How a run ended, read from its folder and its last metrics."""
     checkpoints = run.checkpoints()
     statuses: dict[str, Status] = {}
     if metrics:

@@ -11,7 +11,7 @@ go back to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,19 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.batch_sampler import Sampler
-from composer_replication.training.checkpoint_manager import CheckpointManager
-from composer_replication.training.forked import ForkSource
-from composer_replication.training.generator import Generator
+from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.draws.forked import ForkSource
 from composer_replication.training.inputs import TrainingData
-from composer_replication.training.kept_reference import KeptReference, keep_reference
-from composer_replication.training.live import RolloutSource
-from composer_replication.training.ranks import join_ranks
-from composer_replication.training.rollback import Rollback
-from composer_replication.training.run_logger import Listener, Phase, RunLogger
-from composer_replication.training.state import Trainer, make_trainer
-from composer_replication.training.token_probe import TokenProbe, load_probe, probe_examples
+from composer_replication.training.on_policy.generator import Generator
+from composer_replication.training.on_policy.live import RolloutSource
+from composer_replication.training.on_policy.overlap import StepRollouts
+from composer_replication.training.run.checkpoint_manager import CheckpointManager
+from composer_replication.training.run.kept_reference import KeptReference, keep_reference
+from composer_replication.training.run.ranks import join_ranks
+from composer_replication.training.run.rollback import Rollback
+from composer_replication.training.run.run_logger import Listener, Phase, RunLogger
+from composer_replication.training.run.state import Trainer, make_trainer
+from composer_replication.training.run.token_probe import TokenProbe, load_probe, probe_examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +42,16 @@ class TrainSetup:
     """The parts of one launch, in the order in which a step uses them.
 
     `first_step` is the number of steps that were taken before this launch, `last_metrics` the
-    metrics of the last of them. `rollback` is None without live rollouts, `forked` without
-    train.fork, `kept_reference` without a reference model, `token_probe` without a hint channel.
+    metrics of the last of them. `rollouts` and `rollback` are None without live rollouts, `forked`
+    without train.fork, `kept_reference` without a reference model, `token_probe` without a hint
+    channel.
     """
 
     config: Config
     data: TrainingData
     sampler: Sampler
     kept_reference: KeptReference | None
-    generator: Generator | None
+    rollouts: StepRollouts | None
     forked: ForkSource | None
     trainer: Trainer
     rollback: Rollback | None
@@ -120,15 +122,21 @@ def open_training(
         on_progress=on_progress,
     )
     trainer.on_progress = run_logger.progress
-    rollback, generator = None, None
+    rollback, rollouts = None, None
     if live is not None:
         rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
         ranks = accelerator.num_processes
-        generator = Generator.of(config.rollouts, lora=student.lora, ranks=ranks)
+        rollouts = StepRollouts(
+            config=config,
+            live=live,
+            student=student,
+            generator=Generator.of(config.rollouts, lora=student.lora, ranks=ranks),
+            note=run_logger.event,
+        )
     checkpoints = CheckpointManager(
         trainer=trainer, run_logger=run_logger, identity=identity, rollback=rollback
     )
-    with run_logger.attempt():
+    with run_logger.attempt(), nullcontext() if rollouts is None else closing(rollouts):
         kept_reference = _score_reference(trainer, sampler, folder=reference_folder)
         first_step = _begin(
             checkpoints,
@@ -143,7 +151,7 @@ def open_training(
             data=data,
             sampler=sampler,
             kept_reference=kept_reference,
-            generator=generator,
+            rollouts=rollouts,
             forked=forked,
             trainer=trainer,
             rollback=rollback,

@@ -2,7 +2,7 @@
 their sum, one update.
 
 A step, top to bottom:
-    score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
+    score      each channel's unreduced values (forwards/channels.py), micro-batch by micro-batch
     measure    the backward of each channel's mean ends at the final hidden states that predict its
                tokens: there its gradient's norm is taken
     add        total = sum of weight * mean / running mean norm; one backward of the trunk; the sum
@@ -40,22 +40,27 @@ from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.models.sharding import unsharded
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
-from composer_replication.training.batch_sampler import share
-from composer_replication.training.channels import CHANNEL_METRICS, budgets, loss_rows, losses_on
-from composer_replication.training.health import ChannelStep
-from composer_replication.training.hint_inputs import check_views, with_wrong_hints
-from composer_replication.training.inputs import StepInputs
-from composer_replication.training.joined import joined
-from composer_replication.training.optimiser import learning_rate, set_learning_rate
-from composer_replication.training.packing import (
+from composer_replication.training.draws.batch_sampler import share
+from composer_replication.training.draws.hint_inputs import check_views, with_wrong_hints
+from composer_replication.training.draws.packing import (
     Micro,
     assign_to_ranks,
     pack_micro_batches,
     session_trees,
 )
-from composer_replication.training.passes import RequiredForwards, run_passes
-from composer_replication.training.run_logger import RunLogger
-from composer_replication.training.state import Trainer
+from composer_replication.training.forwards.channels import (
+    CHANNEL_METRICS,
+    budgets,
+    loss_rows,
+    losses_on,
+)
+from composer_replication.training.forwards.joined import joined
+from composer_replication.training.forwards.passes import RequiredForwards, run_passes
+from composer_replication.training.inputs import StepInputs
+from composer_replication.training.run.health import ChannelStep
+from composer_replication.training.run.optimiser import learning_rate, set_learning_rate
+from composer_replication.training.run.run_logger import RunLogger
+from composer_replication.training.run.state import Trainer
 
 
 def train_step(

@@ -80,6 +80,9 @@ class RolloutSettings(Settings):
     one."""
     max_staleness: int = Field(default=1, ge=0)
     """A rollout of weights that are more than this many steps old is counted, not trained on."""
+    overlap: int = Field(default=0, ge=0, le=1)
+    """1 = the rollouts of a step are sampled while the step before trains, with weights that are
+    one step older; 0 = before the step, with its own weights."""
     max_turns: int = Field(default=0, ge=0)
     """Most messages of an episode, in addition to the environment's own bound; 0 = only that."""
     max_sampled_tokens: int = Field(default=0, ge=0)
@@ -108,6 +111,13 @@ class RolloutSettings(Settings):
     @model_validator(mode="after")
     def _generator(self) -> Self:
         server = self.server
+        if self.overlap and not self.env:
+            raise ValueError("overlap is about live rollouts: set env, or overlap = 0")
+        if self.overlap > self.max_staleness:
+            raise ValueError(
+                f"with overlap = {self.overlap} rollouts are {self.overlap} step old and"
+                f" max_staleness = {self.max_staleness} would leave them out: raise max_staleness"
+            )
         if self.generator == "local":
             if self.refresh_every != 1:
                 raise ValueError(
@@ -129,11 +139,13 @@ class RolloutSettings(Settings):
                 "server.protocol = 'llama.cpp' needs server.handover = 'none': llama-server keeps"
                 " the weights of its GGUF file"
             )
-        if server.handover != "none" and self.refresh_every - 1 > self.max_staleness:
+        oldest = self.refresh_every - 1 + self.overlap
+        if server.handover != "none" and oldest > self.max_staleness:
+            ahead = " and overlap = 1" if self.overlap else ""
             raise ValueError(
-                f"with refresh_every = {self.refresh_every} rollouts are up to"
-                f" {self.refresh_every - 1} steps old and max_staleness = {self.max_staleness}"
-                " would leave them out: raise max_staleness or lower refresh_every"
+                f"with refresh_every = {self.refresh_every}{ahead} rollouts are up to {oldest}"
+                f" steps old and max_staleness = {self.max_staleness} would leave them out: raise"
+                " max_staleness or lower refresh_every"
             )
         return self
 

@@ -14,6 +14,7 @@ from composer_replication.core.config.data_settings import (
     IngestSettings,
     SitesSettings,
 )
+from composer_replication.core.config.monarch_settings import MonarchSettings
 from composer_replication.core.config.rollout_settings import (
     EvaluateSettings,
     ReplaySettings,
@@ -46,6 +47,7 @@ class Config(Settings):
     build: BuildSettings = BuildSettings()
     rollouts: RolloutSettings = RolloutSettings()
     train: TrainSettings = TrainSettings()
+    monarch: MonarchSettings = MonarchSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
 
     @model_validator(mode="after")

@@ -60,7 +60,7 @@ class PolicySettings(Settings):
 
     weight: float = Field(default=0.0, ge=0.0)
     objective: Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo"] = "dr_grpo"
-    """Surrogate, reduction and advantage by their published name; training/objectives.py has the
+    """Surrogate, reduction and advantage by their published name; forwards/objectives.py has the
     table."""
     clip: float = Field(default=0.0, ge=0.0)
     """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient; 0 =
@@ -132,7 +132,7 @@ class PreferenceSettings(Settings):
 
 
 class HealthSettings(Settings):
-    """When a run is stopped and, with live rollouts, rolled back; training/health.py applies these
+    """When a run is stopped and, with live rollouts, rolled back; run/health.py applies these
     rules."""
 
     max_kl: float = Field(default=0.3, gt=0.0)

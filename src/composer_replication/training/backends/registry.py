@@ -103,7 +103,8 @@ REFERENCE = Backend(
     name="reference",
     kind="trainer",
     hosts={
-        **{key: "yes" for key in FEATURES if key != "overlap"},
+        **dict.fromkeys(FEATURES, "yes"),
+        "overlap": "by one step",
         "ranks": "FSDP2; live rollouts on replicated ranks only",
     },
     limit="one node was tried; under train.fsdp no live rollouts",
@@ -140,7 +141,23 @@ VERL = Backend(
     ),
     steps="composer_replication.training.backends.verl_run:verl_steps",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL, VERL)}
+MONARCH = Backend(
+    name="monarch",
+    kind="trainer",
+    package="torchmonarch",
+    lowest=(0, 7),
+    below=(0, 8),
+    hosts={
+        **dict.fromkeys(FEATURES, "yes"),
+        "overlap": "by one step, in processes of their own",
+        "ranks": "replicated",
+    },
+    limit="needs an environment; tried on one machine without a card; weights go as messages",
+    steps="composer_replication.training.backends.monarch_run:monarch_steps",
+)
+BACKENDS: Mapping[str, Backend] = {
+    backend.name: backend for backend in (REFERENCE, TRL, VERL, MONARCH)
+}
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
 

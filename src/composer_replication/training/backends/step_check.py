@@ -30,11 +30,11 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import scored_actions
 from composer_replication.training.backends.registry import BACKENDS
-from composer_replication.training.channel_weights import channel_weights
+from composer_replication.training.forwards.channel_weights import channel_weights
 from composer_replication.training.inputs import StepInputs, TrainingData
-from composer_replication.training.live import LiveStep, RolloutSource, rollout_example
-from composer_replication.training.ranks import join_ranks
-from composer_replication.training.state import Trainer, make_trainer
+from composer_replication.training.on_policy.live import LiveStep, RolloutSource, rollout_example
+from composer_replication.training.run.ranks import join_ranks
+from composer_replication.training.run.state import Trainer, make_trainer
 from composer_replication.training.step import (
     accumulate,
     gradient_norm,

@@ -76,11 +76,11 @@ from composer_replication.training.backends.trl_rollouts import (
     TrlExamples,
     TrlRollout,
 )
-from composer_replication.training.batch_sampler import Sampler, share
-from composer_replication.training.channel_weights import channel_weights
-from composer_replication.training.health import Health
-from composer_replication.training.optimiser import GradientClip
-from composer_replication.training.reference import Reference, make_references
+from composer_replication.training.draws.batch_sampler import Sampler, share
+from composer_replication.training.forwards.channel_weights import channel_weights
+from composer_replication.training.forwards.reference import Reference, make_references
+from composer_replication.training.run.health import Health
+from composer_replication.training.run.optimiser import GradientClip
 from composer_replication.training.step import gradient_norm, measure_channels
 
 _Trainer, _Config = bases()
@@ -176,7 +176,7 @@ class ComposerReplicationTrainer(_Trainer):
     folder. `pairs` feed the preference channel. `sites` and `hints` are the settings of the
     detectors and writers, `kept_kinds` the kinds of hints that an audit kept, `family` that of the
     chat template (tokens/template_families.py). `train` raises StoppedError if a channel stays
-    starved or dead (training/health.py).
+    starved or dead (training/run/health.py).
     """
 
     def __init__(

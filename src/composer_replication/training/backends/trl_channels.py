@@ -23,10 +23,10 @@ from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, decoder_of, head_of
 from composer_replication.tokens.batch import Batch, Counts, Rows, Targets
-from composer_replication.training.health import ChannelStep
-from composer_replication.training.hinting import hint_loss
-from composer_replication.training.pairs import Sides, pair_values, score_responses
-from composer_replication.training.reference import Reference
+from composer_replication.training.forwards.hinting import hint_loss
+from composer_replication.training.forwards.pairs import Sides, pair_values, score_responses
+from composer_replication.training.forwards.reference import Reference
+from composer_replication.training.run.health import ChannelStep
 
 TOKENS, LOSS, SQUARES, INPUTS = range(4)
 

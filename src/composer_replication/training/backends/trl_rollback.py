@@ -1,4 +1,4 @@
-"""The rules on a live policy (training/health.py) for TRL's rollouts: TRL's episodes are read as
+"""The rules on a live policy (run/health.py) for TRL's rollouts: TRL's episodes are read as
 rollouts of this package, and checked in the same way.
 
     trl_rollback = TrlRollback(rollback=rollback, group_size=6, end_ids=...)
@@ -7,9 +7,9 @@ rollouts of this package, and checked in the same way.
     # before a checkpoint of these weights is written
     metrics = trl_rollback.check_weights(steps, last=False)
 
-training/rollback.py measures, warns, restores weights and stops, as in the reference loop; this
+training/run/rollback.py measures, warns, restores weights and stops, as in the reference loop; this
 file only hands it the rollouts of all ranks. TRL records no log-probs of what it samples, so the
-entropy is that of training/rollout_metrics.py over the whole vocabulary.
+entropy is that of training/on_policy/rollout_metrics.py over the whole vocabulary.
 
 TRL shows the model whatever a tool raises, and goes on. `FailureRecordingTools` records the errors
 that the environment itself raised: its rollout is lost and earns nothing, and if more than
@@ -32,10 +32,10 @@ from composer_replication.rollouts.envs.method_env import OVER, MethodEnv, episo
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import TrlExamples, TrlSession
-from composer_replication.training.live import LiveStep, group_advantages, pick_sessions
 from composer_replication.training.loop import NUM_SAMPLES
-from composer_replication.training.rollback import Rollback
-from composer_replication.training.rollout_metrics import rollout_metrics
+from composer_replication.training.on_policy.live import LiveStep, group_advantages, pick_sessions
+from composer_replication.training.on_policy.rollout_metrics import rollout_metrics
+from composer_replication.training.run.rollback import Rollback
 
 LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_error>"
 

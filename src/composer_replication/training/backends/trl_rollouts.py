@@ -48,7 +48,11 @@ from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.rollouts.parse import MalformedCall, WrittenCall, parse_message, parser_of
 from composer_replication.tokens.example import HintView, Span, TrainingExample
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
+from composer_replication.training.on_policy.rollout_hints import (
+    draw_messages,
+    hint_rollouts,
+    view_metrics,
+)
 
 Message = Mapping[str, Any]
 _NO_HINTS = dict.fromkeys(("sites/without_hint", "sites/refused", "sites/weak"), 0)

@@ -47,22 +47,22 @@ from composer_replication.training.backends.trl_settings import (
     check_hosted,
     trl_settings,
 )
-from composer_replication.training.checkpoint import (
+from composer_replication.training.draws.identity import data_sha256
+from composer_replication.training.forwards.objectives import SCALED
+from composer_replication.training.forwards.training_models import TrainingModels
+from composer_replication.training.loop import TrainResult
+from composer_replication.training.on_policy.live import RolloutSource
+from composer_replication.training.run.checkpoint import (
     check_resume,
     read_state,
     save_checkpoint,
     set_aside,
     training_settings,
 )
-from composer_replication.training.identity import data_sha256
-from composer_replication.training.live import RolloutSource
-from composer_replication.training.loop import TrainResult
-from composer_replication.training.objectives import SCALED
-from composer_replication.training.optimiser import learning_rate, make_optimiser
-from composer_replication.training.rollback import Rollback
-from composer_replication.training.run_logger import Listener, RunLogger
-from composer_replication.training.state import Trainer
-from composer_replication.training.training_models import TrainingModels
+from composer_replication.training.run.optimiser import learning_rate, make_optimiser
+from composer_replication.training.run.rollback import Rollback
+from composer_replication.training.run.run_logger import Listener, RunLogger
+from composer_replication.training.run.state import Trainer
 
 TRL = "trl"
 """Folder of the run that holds TRL's own checkpoints."""
@@ -85,7 +85,7 @@ def train_with_trl(
     """Train `student` in place with TRL's GRPOTrainer, and write the run directory.
 
     Raises MissingExtraError without TRL, ConfigError for a setting that it does not host,
-    StoppedError if a rule of training/health.py is broken.
+    StoppedError if a rule of training/run/health.py is broken.
     """
     check_hosted(config, pairs=pairs)
     if not resume and run.metrics():

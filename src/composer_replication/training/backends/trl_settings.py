@@ -25,7 +25,7 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl import ComposerReplicationConfig
-from composer_replication.training.objectives import clips
+from composer_replication.training.forwards.objectives import clips
 
 _HOSTED: Mapping[str, str] = {
     "train": (
@@ -72,7 +72,7 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""TRL's settings for the objectives of training/objectives.py. Its dapo and cispo also divide by
+"""TRL's settings for the objectives of forwards/objectives.py. Its dapo and cispo also divide by
 the tokens of flat groups, so they are other losses."""
 _REFERENCE = "or use train.backend = reference"
 

@@ -27,8 +27,8 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import MissingExtraError
 from composer_replication.training.backends.registry import BACKENDS
 from composer_replication.training.backends.verl_rows import Item, needs_start, rows_of_ranks
-from composer_replication.training.batch_sampler import share
-from composer_replication.training.optimiser import BETAS
+from composer_replication.training.draws.batch_sampler import share
+from composer_replication.training.run.optimiser import BETAS
 
 PLUGIN = "composer_replication.training.backends.verl_plugin"
 

@@ -27,8 +27,8 @@ from composer_replication.losses.channel import ChannelLoss
 from composer_replication.models.forward import Head
 from composer_replication.tokens.batch import Counts, Rows, Targets
 from composer_replication.training.backends.verl_rows import MicroRows
-from composer_replication.training.channels import CHANNEL_METRICS, losses_on
-from composer_replication.training.passes import ForwardResults, Kind
+from composer_replication.training.forwards.channels import CHANNEL_METRICS, losses_on
+from composer_replication.training.forwards.passes import ForwardResults, Kind
 
 StartLogits = Callable[[Sequence[tuple[Rows, Targets]]], Sequence[Tensor]]
 """The logits (N, V) that the start weights predict some tokens with, for each (rows, targets)."""

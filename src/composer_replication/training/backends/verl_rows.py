@@ -35,8 +35,8 @@ from composer_replication.tokens.example import (
     pair_from_json,
     pair_to_json,
 )
-from composer_replication.training.batch_sampler import share
-from composer_replication.training.passes import RequiredForwards
+from composer_replication.training.draws.batch_sampler import share
+from composer_replication.training.forwards.passes import RequiredForwards
 
 Item = TrainingExample | PreferencePair
 FILLER = (0, 0)

@@ -30,14 +30,14 @@ from composer_replication.training.backends.step_check import StepGradients, Tak
 from composer_replication.training.backends.verl_launch import VerlGroup, open_group
 from composer_replication.training.backends.verl_rows import StepFacts
 from composer_replication.training.backends.verl_settings import check_hosted
-from composer_replication.training.channel_weights import channel_weights
-from composer_replication.training.channels import loss_rows
-from composer_replication.training.health import ChannelStep
+from composer_replication.training.forwards.channel_weights import channel_weights
+from composer_replication.training.forwards.channels import loss_rows
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.optimiser import learning_rate
-from composer_replication.training.ranks import join_ranks
+from composer_replication.training.run.health import ChannelStep
+from composer_replication.training.run.optimiser import learning_rate
+from composer_replication.training.run.ranks import join_ranks
+from composer_replication.training.run.state import Trainer
 from composer_replication.training.setup import TrainSetup
-from composer_replication.training.state import Trainer
 from composer_replication.training.step import (
     channel_steps_of_sums,
     check_finite,

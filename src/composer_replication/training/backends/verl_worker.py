@@ -105,7 +105,7 @@ class ComposerTrainingWorker(TrainingWorker):
             )
         super().__init__(config)
         self.start: Any = None
-        self.gradients: dict[str, Tensor] = {}
+        self.gradients: dict[str, Any] = {}
 
     def _keep_gradients(self) -> None:
         """Copy the gradients that the optimiser is about to use: verl drops them after the step."""
@@ -222,10 +222,10 @@ class ComposerTrainingWorker(TrainingWorker):
         """All "weights", or the "gradients" that a step kept, by name, on the CPU; {} on other
         ranks than the first, unless `everywhere`."""
         tensors: dict[str, Tensor] = {}
-        weights = self.engine.module.named_parameters()
-        for name, value in self.gradients.items() if kind == "gradients" else weights:
-            value = value.detach()
-            full = value.full_tensor() if hasattr(value, "full_tensor") else value
+        sharded: dict[str, Any] = dict(self.engine.module.named_parameters())
+        for name, value in (self.gradients if kind == "gradients" else sharded).items():
+            full = value.detach()
+            full = full.full_tensor() if hasattr(full, "full_tensor") else full
             if self.rank == 0 or everywhere:
                 tensors[name] = full.cpu()
         return tensors

@@ -1,0 +1,21 @@
+"""Settings of the backend of actors (`train.backend = "monarch"`)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from composer_replication.core.config.base import Settings
+
+
+class MonarchSettings(Settings):
+    """How many actors a run has, each in a process of its own: speed only, unless generators share
+    the batches of a step in another way (to rounding)."""
+
+    trainers: int = Field(default=1, gt=0)
+    """Ranks that train, in one mesh."""
+    generators: int = Field(default=1, gt=0)
+    """Actors that sample, each in a mesh of its own: one that dies takes nobody along."""
+    environments: int = Field(default=1, gt=0)
+    """Actors that hold the environments."""
+    max_restarts: int = Field(default=3, ge=0)
+    """How often in a row a dead generator is started again until the run ends."""

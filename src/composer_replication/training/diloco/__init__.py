@@ -1,0 +1,1 @@
+"""DiLoCo: replicas that train apart and meet in rounds (docs/replicas.md)."""

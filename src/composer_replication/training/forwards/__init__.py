@@ -1,0 +1,1 @@
+"""The forward passes of a step, and the channels' losses on them."""

@@ -1,0 +1,1 @@
+"""What a step needs in memory, computed before anything is loaded."""

@@ -1,0 +1,1 @@
+"""Rollouts of the policy while it trains: generation, rewards, hints, metrics."""

@@ -1,0 +1,148 @@
+"""The metrics of a live policy: success, calls, length and drift. run/health.py has the rules
+on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication.losses.fused import fused_divergence, fused_entropy
+from composer_replication.rollouts.behaviours import unresolvable_calls
+from composer_replication.rollouts.envs.env import MistakeFamily
+from composer_replication.rollouts.episode import LOST, Rollout
+from composer_replication.rollouts.groups import Groups
+from composer_replication.tokens.batch import collate, micro_batches
+from composer_replication.training.forwards.reference import Reference
+from composer_replication.training.on_policy.rewards import sampled_example
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """The policy's KL to its start weights and its entropy: means per sampled token, in nats, over
+    the full vocabulary."""
+
+    kl: float
+    entropy: float
+    tokens: int
+
+
+def rollout_metrics(
+    groups: Groups, advantage: Mapping[str, float], *, families: Sequence[MistakeFamily] = ()
+) -> dict[str, float]:
+    """The metrics of a step's rollouts; `advantage` holds the rollouts of groups that were not
+    flat. `families` are the environment's mistakes; one that was never possible has no metric."""
+    rollouts = groups.rollouts
+    members = [
+        [r.session.id in advantage for r in group.rollouts]
+        for group in (*groups.groups, *groups.flat)
+    ]
+    lost = _count_lost(rollouts)
+    metrics = {
+        "rollouts/episodes": float(len(rollouts)),
+        "rollouts/success": _mean([r.reward for r in rollouts]),
+        "rollouts/flat": _mean([not any(group) for group in members]),
+        "rollouts/all_failed_groups": float(groups.num_all_failed),
+        "rollouts/extra_groups": float(groups.num_extra),
+        "rollouts/out_of_room": _mean([r.ended == "max_context" for r in rollouts]),
+        "rollouts/cut_off": _mean([r.ended == "cut_off" for r in rollouts]),
+        "rollouts/lost": sum(lost.values()) / max(1, len(rollouts)),
+        **{f"lost/{end}": float(n) for end, n in lost.items()},
+        "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
+        "rollouts/advantage_spread": (
+            max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0)
+        ),
+    }
+    return metrics | behaviour_metrics(rollouts, families=families)
+
+
+def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """The event "lost": how many rollouts of a step were lost, by end, and up to three different
+    reasons; {} if none was.
+
+    For example {"env_error": 2, "of": 48, "words": ["KeyError: 'path'"]}.
+    """
+    if not (lost := _count_lost(rollouts)):
+        return {}
+    reasons = dict.fromkeys(r.failure for r in rollouts if r.ended in LOST)
+    return {**lost, "of": len(rollouts), "words": list(reasons)[:3]}
+
+
+def _count_lost(rollouts: Sequence[Rollout]) -> Counter[str]:
+    return Counter(r.ended for r in rollouts if r.ended in LOST)
+
+
+def behaviour_metrics(
+    rollouts: Sequence[Rollout], *, families: Sequence[MistakeFamily] = ()
+) -> dict[str, float]:
+    """Message length, entropy, and rates of calls and mistakes, over all messages of the rollouts.
+
+    The entropy is estimated by the mean of -log p of the sampled tokens. Rates are by call; a
+    mistake's is by the episodes in which it was possible ("family/A").
+    """
+    logprobs = [
+        p
+        for r in rollouts
+        for turn in r.session.turns
+        if turn.sampled
+        for p in turn.sampled.logprobs
+    ]
+    messages = sum(turn.sampled is not None for r in rollouts for turn in r.session.turns)
+    calls = sum(len(turn.calls) for r in rollouts for turn in r.session.turns)
+    metrics = {
+        "rollouts/message_tokens": len(logprobs) / max(1, messages),
+        "rollouts/entropy": -_mean(logprobs),
+    }
+
+    def total(name: str) -> float:
+        return sum(r.measures.get(name, 0.0) for r in rollouts)
+
+    if calls:
+        metrics["rollouts/unresolvable"] = sum(map(num_unresolvable, rollouts)) / calls
+        for name in ("valid_calls", "changing_calls"):
+            if any(name in r.measures for r in rollouts):
+                metrics[f"rollouts/{name}"] = total(name) / calls
+    for family in families:
+        if possible := total(family.open):
+            metrics[f"family/{family.name}"] = total(family.made) / possible
+    return metrics
+
+
+def num_unresolvable(rollout: Rollout) -> int:
+    """The number of calls that could not be parsed, or that name a file or text that does not
+    exist, whichever detectors the run's settings turn on."""
+    return -int(unresolvable_calls(rollout.session))
+
+
+def measure_drift(
+    model: Reference,
+    start: Reference,
+    rollouts: Sequence[Rollout],
+    *,
+    episodes: int,
+    pad_id: int,
+    max_tokens: int,
+    device: Any,
+) -> Drift:
+    """KL(student || start) and the student's entropy at every sampled token of `episodes` rollouts,
+    spread evenly over all of them."""
+    chosen = rollouts[:: max(1, len(rollouts) // episodes)][:episodes]
+    examples = [e for r in chosen if (e := sampled_example(r)).lm_spans]
+    kl = entropy = 0.0
+    tokens = 0
+    for part, _ in micro_batches(examples, micro_tokens=max_tokens):
+        batch = collate(part, pad_id=pad_id).to(device)
+        student, reference = (
+            (r.predictors(batch.student, batch.lm, max_tokens=max_tokens), r.head())
+            for r in (model, start)
+        )
+        kl_N = fused_divergence(*student, *reference, divergence="kl(student, teacher)")
+        kl += float(kl_N.double().sum())
+        entropy += float(fused_entropy(*student).double().sum())
+        tokens += len(batch.lm)
+    return Drift(kl=kl / max(1, tokens), entropy=entropy / max(1, tokens), tokens=tokens)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))

@@ -1,0 +1,1 @@
+"""What keeps a run alive: state, checkpoints, the health rules, logs."""

@@ -1,0 +1,197 @@
+"""The token probe: a few sites whose mistaken messages are scored token by token under student and
+teacher, at the start and at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from composer_replication.core.codec import record_to_json, write_sessions
+from composer_replication.core.config.train_settings import HintSettings
+from composer_replication.core.jsonl import read_lines, write_lines
+from composer_replication.core.rundir import RunDir
+from composer_replication.losses.hint_loss import hint_divergence
+from composer_replication.losses.policy import token_logprobs
+from composer_replication.tokens.batch import collate
+from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
+from composer_replication.training.forwards.hinting import mixed_teacher, plain_divergence
+from composer_replication.training.forwards.joined import joined
+from composer_replication.training.forwards.reference import Reference, live_reference
+from composer_replication.training.forwards.training_models import TrainingModels
+from composer_replication.training.on_policy.live import LiveStep
+from composer_replication.training.run.run_logger import RunLogger
+
+NUM_SITES = 8
+CHUNK = 256
+"""Target tokens whose logits are held at a time."""
+
+
+def probe_examples(
+    examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES
+) -> list[TrainingExample]:
+    """The first examples that hold `num_sites` hint views between them, kinds in turn so that each
+    kind is seen."""
+    by_kind: dict[str, list[TrainingExample]] = {}
+    for example in examples:
+        if example.hints:
+            by_kind.setdefault(example.hints[0].kind, []).append(example)
+    queues, chosen = [list(queue) for queue in by_kind.values()], []
+    while queues and sum(len(e.hints) for e in chosen) < num_sites:
+        chosen.append(queues[0].pop(0))
+        queues = [q for q in (*queues[1:], queues[0]) if q]
+    return chosen
+
+
+def save_probe(run: RunDir, examples: Sequence[TrainingExample], *, live_step: LiveStep) -> None:
+    """Write the probed examples of rollouts, after their sessions, sites and hints.
+
+    A resumed run probes the same examples; the page shows them.
+    """
+    session_ids = {example.session_id for example in examples}
+    site_ids = {name for e in examples for view in e.hints for name in view.site_ids}
+    write_sessions(
+        run.watched_dir / "sessions.jsonl",
+        [session for session in live_step.sessions if session.id in session_ids],
+    )
+    write_lines(
+        run.watched_dir / "sites.jsonl",
+        [record_to_json(site) for site in live_step.sites if site.id in site_ids],
+    )
+    write_lines(
+        run.watched_dir / "hints.jsonl",
+        [record_to_json(hint) for hint in live_step.hints if hint.site_id in site_ids],
+    )
+    # last: `load_probe` takes this file as the sign that the others are complete
+    write_lines(run.watched_jsonl, map(example_to_json, examples))
+
+
+def load_probe(run: RunDir) -> list[TrainingExample]:
+    """The examples that `save_probe` wrote; none if it was not called."""
+    if not run.watched_jsonl.exists():
+        return []
+    return [example_from_json(value) for _, value in read_lines(run.watched_jsonl)]
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenProbe:
+    """The sites that a run watches, and the writer of their tables.
+
+    `examples` are imported ones, known before the first step, or those of rollouts, chosen once
+    (`choose`) from the first step that has a hint view.
+    """
+
+    models: TrainingModels
+    run_logger: RunLogger
+    examples: list[TrainingExample]
+
+    def choose(self, live_step: LiveStep, *, step: int) -> None:
+        """Choose the examples to probe for the rest of the run, resumed or not, and write their
+        first table; does nothing if they are chosen already."""
+        if self.examples:
+            return
+        self.examples = probe_examples([replace(e, actions=()) for e in live_step.examples])
+        if not self.examples:
+            return
+        self.write(step)
+        if self.run_logger.main:  # last: a run that is killed before this chooses again
+            save_probe(self.run_logger.run, self.examples, live_step=live_step)
+
+    def write(self, step: int) -> None:
+        """Write the log-probs of the watched sites, token by token, after `step` steps."""
+        if not self.examples:
+            return
+        student = self.models.student
+        with joined(self.models):
+            table = token_table(
+                self.examples,
+                student=live_reference(student),
+                teachers=self.models.teachers,
+                hint_settings=self.models.settings.hint,
+                tokenizer=student.tokenizer,
+                pad_id=student.pad_id,
+                max_tokens=self.models.settings.micro_tokens,
+                device=self.models.device,
+            )
+        self.run_logger.tokens(step, table)
+
+
+def token_table(
+    examples: Sequence[TrainingExample],
+    *,
+    student: Reference,
+    teachers: Sequence[Reference],
+    hint_settings: HintSettings,
+    tokenizer: Any,
+    pad_id: int,
+    max_tokens: int,
+    device: Any,
+) -> list[dict[str, Any]]:
+    """One row per probed site: for each token its text, its log-prob under the student (without the
+    hint) and under the teacher (with it), and their divergence.
+
+    The logits of `CHUNK` targets are computed at a time, so at most about a dozen matrices of
+    (CHUNK, V) are in memory, however long a message is. The divergence is that of the settings over
+    the whole vocabulary, kl(student, teacher) if it is none of the three plain ones (TAID, the
+    gates); `measure` names it. A row: {"site_id": "s1:7:c1", "kind": "bad_args", "example_id":
+    "s1", "measure": "jsd", "ids": [5, 9], "texts": ["re", "ad"], "student": [-2.1, -0.3],
+    "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01]}
+    """
+    table: list[dict[str, Any]] = []
+    measure = plain_divergence(hint_settings)
+    for example in examples:
+        batch = collate([example], pad_id=pad_id).to(device)
+        student_ND = student.predictors(batch.student, batch.hint_student, max_tokens=max_tokens)
+        teachers_KND = [
+            teacher.predictors(batch.teacher, batch.hint_teacher, max_tokens=max_tokens)
+            for teacher in teachers
+        ]
+        numbers: dict[str, list[float]] = {"student": [], "teacher": [], "divergence": []}
+        for first in range(0, len(batch.hint_student), CHUNK):
+            part = slice(first, first + CHUNK)
+            ids_C = batch.hint_student.ids_N[part]
+            student_CV = student.project(student_ND[part])
+            teacher_CV = mixed_teacher(
+                hint_settings,
+                [
+                    t.project(hidden_ND[part])
+                    for t, hidden_ND in zip(teachers, teachers_KND, strict=True)
+                ],
+            )
+            with torch.no_grad():
+                divergence_C = hint_divergence(
+                    student_CV,
+                    teacher_CV,
+                    divergence=measure,
+                    beta=hint_settings.beta,
+                    temperature=hint_settings.temperature,
+                )
+            values = {
+                "student": token_logprobs(student_CV, ids_C),
+                "teacher": token_logprobs(teacher_CV, ids_C),
+                "divergence": divergence_C,
+            }
+            for name, values_C in values.items():
+                numbers[name] += [float(f"{x:.6g}") for x in values_C.tolist()]
+        start = 0
+        for view in example.hints:
+            part = slice(start, start + len(view.target_ids))
+            site = {
+                "site_id": view.site_id,
+                "kind": view.kind,
+                "example_id": example.id,
+                "measure": measure,
+            }
+            texts = [tokenizer.decode([i]) for i in view.target_ids]
+            table.append(
+                {
+                    **site,
+                    "ids": list(view.target_ids),
+                    "texts": texts,
+                    **{name: row[part] for name, row in numbers.items()},
+                }
+            )
+            start = part.stop
+    return table
