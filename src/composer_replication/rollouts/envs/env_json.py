@@ -3,7 +3,7 @@ another process (rollouts/envs/openenv.py, rollouts/envs/verifiers_tasks.py).
 
     message_to_wire(turn)       {"role": "assistant", "author": None, "text": "", "calls": [{"id",
                                 "name", "arguments"}], "results": []}
-    to_chat(turns)              the same as chat-completions messages
+    turns_to_chat(turns)              the same as chat-completions messages
 """
 
 from __future__ import annotations
@@ -93,11 +93,12 @@ def opening_from_wire(value: Mapping[str, Any]) -> Opening:
     )
 
 
-def to_chat(turns: Iterable[Turn]) -> list[dict[str, Any]]:
+def turns_to_chat(turns: Iterable[Turn]) -> list[dict[str, Any]]:
     """Messages of the chat-completions API; each tool result is a message of its own.
 
     >>> call = ToolCall("c1", "ls", {})
-    >>> to_chat([Turn(role="assistant", author=None, blocks=(call,))])[0]["tool_calls"][0]["id"]
+    >>> turn = Turn(role="assistant", author=None, blocks=(call,))
+    >>> turns_to_chat([turn])[0]["tool_calls"][0]["id"]
     'c1'
     """
     messages: list[dict[str, Any]] = []
@@ -121,7 +122,7 @@ def to_chat(turns: Iterable[Turn]) -> list[dict[str, Any]]:
     return messages
 
 
-def from_chat(message: Mapping[str, Any], *, number: int) -> Turn:
+def turn_from_chat(message: Mapping[str, Any], *, number: int) -> Turn:
     """The student's message `number` of a chat-completions answer; arguments that are no JSON
     object become a call that the environment answers with an error."""
     blocks: list[Block] = [Text(message["content"])] if message.get("content") else []
@@ -138,7 +139,7 @@ def from_chat(message: Mapping[str, Any], *, number: int) -> Turn:
     return Turn(role="assistant", author=None, blocks=tuple(blocks))
 
 
-def chat_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+def tools_to_chat(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """Tools as the chat-completions API takes them."""
     return [
         {
