@@ -29,7 +29,7 @@ from composer_replication.tokens.batch import Counts
 from composer_replication.training.backends.step_check import StepGradients, TakeStep
 from composer_replication.training.backends.verl_launch import VerlGroup, open_group
 from composer_replication.training.backends.verl_rows import StepFacts
-from composer_replication.training.backends.verl_settings import check_hosted
+from composer_replication.training.backends.verl_settings import check_hosted_by_verl
 from composer_replication.training.forwards.channel_weights import channel_weights
 from composer_replication.training.forwards.channels import loss_rows
 from composer_replication.training.inputs import StepInputs
@@ -150,7 +150,7 @@ def start_folder(student: Student, parent: Path | None) -> Iterator[Path]:
 def step_engine(setup: TrainSetup) -> Iterator[Callable[..., VerlStepWork]]:
     """What makes a step's work on verl, for `Trainer.begin_step`; raises ConfigError for a setting
     that verl does not host, MissingExtraError without verl."""
-    check_hosted(setup.config)
+    check_hosted_by_verl(setup.config)
     student = setup.trainer.models.student
     with (
         start_folder(student, setup.run_logger.run.path) as folder,
@@ -168,7 +168,7 @@ def step_engine(setup: TrainSetup) -> Iterator[Callable[..., VerlStepWork]]:
 @contextmanager
 def verl_steps(config: Config, *, student: Student) -> Iterator[TakeStep]:
     """verl's step for `train --check`: a learning rate of 0 and no clip."""
-    check_hosted(config)
+    check_hosted_by_verl(config)
     with start_folder(student, None) as folder, open_group(config, folder=folder) as group:
 
         def take_step(settings: TrainSettings, inputs: StepInputs) -> StepGradients:

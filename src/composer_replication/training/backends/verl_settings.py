@@ -7,7 +7,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 
 
-def check_hosted(config: Config) -> None:
+def check_hosted_by_verl(config: Config) -> None:
     """Raise ConfigError for a setting under which verl would train something else than was asked
     for."""
     train, student = config.train, config.student
