@@ -4,7 +4,9 @@ that equal the reference trainer's."""
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,21 +14,24 @@ import torch
 from accelerate import Accelerator
 
 from composer_replication.core.channel_names import CHANNELS
+from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.core.errors import AlignmentError
+from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.models.forward import head_of
 from composer_replication.tokens.batch import Rows, Targets, count
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.backends.verl_loss import LogitModels, StepLosses
 from composer_replication.training.backends.verl_rows import (
     FILLER,
-    fill_rows,
+    StepFacts,
+    filled_rows,
     item_bytes,
     item_of_bytes,
     needs_start,
     plan_micro_batches,
     rows_of_ranks,
 )
+from composer_replication.training.backends.verl_settings import check_hosted_by_verl
 from composer_replication.training.run.state import make_trainer
 from composer_replication.training.step import accumulate, gradient_norm
 from tests.training.small_student import (
@@ -74,9 +79,9 @@ def test_the_rows_of_an_item_stay_together_in_one_micro_batch() -> None:
 
 
 def test_filler_rows_are_behind_the_others() -> None:
-    assert fill_rows([(4, 5)], size=3) == [(4, 5), FILLER, FILLER]
+    assert filled_rows([(4, 5)], size=3) == [(4, 5), FILLER, FILLER]
     with pytest.raises(AlignmentError, match="do not fit"):
-        fill_rows([(1,), (2,)], size=1)
+        filled_rows([(1,), (2,)], size=1)
 
 
 def forward(model: Any, rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
@@ -112,7 +117,7 @@ def on_logits(
             start_logits=start_logits if needs_start(settings) else None,
         )
         for number, micro in enumerate(micros):
-            rows = fill_rows(micro.rows, size=len(micro.rows) + 1)
+            rows = filled_rows(micro.rows, size=len(micro.rows) + 1)
             ids_M = torch.tensor([i for row in rows for i in row])
             losses.loss(number, forward(student, rows), ids_M).backward()
         sums += losses.sums
@@ -182,3 +187,47 @@ def test_rows_that_verl_moved_are_an_error() -> None:
     rows = micros[0].rows[::-1]
     with pytest.raises(AlignmentError, match="verl moved the rows"):
         losses.loss(0, forward(student, rows), torch.tensor([i for row in rows for i in row]))
+
+
+@pytest.mark.parametrize(
+    ("group", "where"),
+    [
+        ({"student": {"lora": {"rank": 4}}}, "student.lora"),
+        ({"train": {"hint": {"weight": 1.0, "teacher": "ema"}}}, "train.hint.teacher"),
+        ({"train": {"optimiser": "adamw_8bit"}}, "train.optimiser"),
+        ({"train": {"weight_decay": 0.1}}, "train.weight_decay"),
+        ({"train": {"checkpoint": "layers", "tile": 64}}, "train.tile"),
+        ({"train": {"checkpoint": "layers", "offload": True}}, "train.offload"),
+        ({"rollouts": {"env": "workshop", "overlap": 1}}, "rollouts.overlap"),
+    ],
+)
+def test_what_verl_does_not_host_is_refused_by_name(group: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError, match="the verl backend cannot do this") as error:
+        check_hosted_by_verl(Config.model_validate(group))
+    assert error.value.where == where
+    assert error.value.fix
+
+
+def test_the_settings_of_the_cluster_are_hosted(repository_root: Path) -> None:
+    text = (repository_root / "examples" / "verl_cluster" / "recompose.toml").read_text("utf-8")
+    assert text.startswith("# NOT RUN HERE")
+    config = Config.model_validate(tomllib.loads(text))
+    check_hosted_by_verl(config)
+    assert config.train.verl.ray_workers == 16 and config.train.verl.ray_nodes == 2
+
+
+def test_workers_that_cannot_be_spread_evenly_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be spread evenly"):
+        TrainSettings.model_validate({"verl": {"ray_workers": 3, "ray_nodes": 2}})
+
+
+def test_the_facts_of_a_step_survive_the_way_to_the_worker() -> None:
+    facts = StepFacts(
+        settings=make_config(hint={"weight": 0.5, "teacher": "live"}).train,
+        counts=count(EXAMPLES, PAIRS),
+        scales={"hint": 0.25},
+        taid_t=0.1,
+        pad_id=3,
+        max_norm=2.0,
+    )
+    assert StepFacts.of_json(facts.to_json()) == facts

@@ -49,6 +49,12 @@ def check_hosted_by_verl(config: Config) -> None:
             "activations are not offloaded",
             "set it to false",
         ),
+        (
+            config.rollouts.overlap > 0,
+            "rollouts.overlap",
+            "the weights of the launching process change while it would still sample with them",
+            "set it to 0, or train.backend = reference or monarch",
+        ),
     )
     for is_broken, where, problem, fix in rules:
         if is_broken:
