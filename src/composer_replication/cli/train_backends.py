@@ -53,7 +53,7 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
         from composer_replication.training.backends import monarch_hosted
 
         monarch_hosted.require_monarch()
-        monarch_hosted.check_hosted(config)
+        monarch_hosted.check_actors_host(config)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
