@@ -1,9 +1,8 @@
-"""The backends of `train`: refuse early, hand the run over, and print how it ended."""
+"""The backends of `train`: hand the run over, and print how it ended."""
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from composer_replication.cli.job import Job
@@ -11,54 +10,13 @@ from composer_replication.cli.next_step import after_run, held_out_sessions
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.train_text import show_event
-from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import RunDir
-from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.registry import BACKENDS, trainers
 
 if TYPE_CHECKING:
     from composer_replication.models.load_student import Student
     from composer_replication.training.loop import TrainResult
-
-
-def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
-    """Refuse, before a run exists, a backend that is not installed or cannot host the settings.
-
-    Raises MissingExtraError or ConfigError. The user's own environment must make one task here, so
-    that its errors show early; returns its files.
-    """
-    if config.train.backend not in BACKENDS:
-        raise ConfigError(
-            f"this version has no adapter for {config.train.backend}",
-            where="train.backend",
-            fix=f"use one of: {', '.join(trainers())}",
-        )
-    if config.train.backend == "trl":
-        from composer_replication.training.backends._compat import require_trl
-        from composer_replication.training.backends.trl_settings import check_hosted
-
-        if model_kind(config.student.model) == "adapter":
-            raise ConfigError(
-                "TRL takes the base without its adapter for the reference, so a run cannot go on"
-                " from an adapter",
-                where="train.backend",
-                fix="use the reference trainer, or merge the adapter first: export --merged",
-            )
-        require_trl()
-        check_hosted(config, pairs=data.pairs)
-    if config.train.backend == "monarch":
-        from composer_replication.training.backends import monarch_hosted
-
-        monarch_hosted.require_monarch()
-        monarch_hosted.check_actors_host(config)
-    if ":" not in config.rollouts.env:
-        return ()
-    from composer_replication.rollouts.task_source import try_world
-
-    return try_world(config.rollouts.env)
 
 
 class Launch(TypedDict):

@@ -15,7 +15,6 @@ from torch import Tensor
 from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.losses.fused_eager import RowKernel
 
-_CUDA_BLOCK = 1 << 26  # numbers; blocks for a processor cache would be too small to fill a GPU
 # a head of lower precision is raised to float32 at once up to this many bytes, else tile by tile
 _WHOLE = 512 << 20
 _TILE = 64 << 20
@@ -212,7 +211,7 @@ def sweep_chunks(
     block = (
         settings.kernel.block
         if hidden_ND.device.type == "cpu"
-        else max(settings.kernel.block, _CUDA_BLOCK)
+        else max(settings.kernel.block, settings.kernel.cuda_block)
     )
     block_rows = max(1, min(block // vocab, shape[0]))
     scratch_SRV = torch.empty(

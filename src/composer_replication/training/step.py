@@ -35,7 +35,6 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import ChannelLoss
-from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.models.sharding import unsharded
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
@@ -54,6 +53,7 @@ from composer_replication.training.forwards.channels import (
     losses_on,
 )
 from composer_replication.training.forwards.joined import joined
+from composer_replication.training.forwards.objectives import reduction_of
 from composer_replication.training.forwards.passes import RequiredForwards, run_passes
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.run.health import ChannelStep
@@ -117,7 +117,7 @@ def _counted_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, fl
     The balance compares norms without this factor. With it, ten steps of more flat groups would be
     scaled up again, and a policy that has nothing left to learn would move as far as one that has.
     """
-    divided = PUBLISHED[settings.policy.objective] != "token_mean" and counts.rollouts > 0
+    divided = reduction_of(settings.policy.objective) != "token_mean" and counts.rollouts > 0
     return {
         name: counts.rollouts / counts.sampled_rollouts if name == "policy" and divided else 1.0
         for name in CHANNELS

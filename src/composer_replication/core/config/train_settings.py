@@ -59,12 +59,14 @@ class PolicySettings(Settings):
     """The policy channel on live rollouts: RL on the rewards of groups (see [rollouts])."""
 
     weight: float = Field(default=0.0, ge=0.0)
-    objective: Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo"] = "dr_grpo"
+    objective: Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo", "dppo", "dppo_symmetric"] = (
+        "dr_grpo"
+    )
     """Surrogate, reduction and advantage by their published name; forwards/objectives.py has the
     table."""
     clip: float = Field(default=0.0, ge=0.0)
     """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient; 0 =
-    as published (dr_grpo: 0.2)."""
+    as published (dr_grpo: 0.2). dppo: how far the probability may."""
     clip_high: float = Field(default=0.0, ge=0.0)
     """How far the ratio may rise above 1, if that bound differs; 0 = as published, or `clip` if
     set. cispo: weight - 1."""
