@@ -13,7 +13,7 @@ rows of sessions and of those of pairs, and both wait for their backward; every 
 rows before them, from their first token on.
 
 Computed, and checked against the peaks of runs on a CPU (benchmarks/memory_model.py); not measured
-on a GPU. Sources: training/memory/memory_terms.py for a layer; torch.optim.AdamW for its two states in the
+on a GPU. Sources: memory/memory_terms.py for a layer; torch.optim.AdamW for its two states in the
 precision of the weights, and for one more copy of them that its foreach form makes on CUDA;
 losses/chunk_size.py and losses/fused_sweep.py for the losses; models/tree_attention.py for keys
 and values.
@@ -63,7 +63,7 @@ class StepSize:
     and values of `below_hints` of the tokens; one that starts at the first token (another model,
     and every teacher in layout "rows") has `read_alone` in its largest forward (0 = both of these
     together). `copied_keys` is how many keys branches with a gradient copy in each layer without
-    FlexAttention, and `longest` the longest row. training/memory/largest_forward.py counts them for given
+    FlexAttention, and `longest` the longest row. memory/largest_forward.py counts them for given
     examples and pairs.
     """
 
@@ -189,7 +189,7 @@ class _Model:
 
     @property
     def has_frozen_copy(self) -> bool:
-        """Whether a copy of the start is held (training/forwards/reference.py): with LoRA it is the model
+        """Whether a copy of the start is held (forwards/reference.py): with LoRA it is the model
         with its adapters off, and a pair's reference is scored before the first step."""
         hint = self.config.train.hint
         frozen = hint.weight > 0 and hint.teacher in ("frozen", "trust_region")
