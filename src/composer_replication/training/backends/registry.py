@@ -153,8 +153,24 @@ MONARCH = Backend(
     limit="needs an environment; tried on one machine without a card; weights go as messages",
     steps="composer_replication.training.backends.monarch_run:monarch_steps",
 )
+OPENENV = Backend(
+    name="openenv",
+    kind="environments",
+    package="openenv",
+    lowest=(0, 10),
+    below=(0, 11),
+    limit="our tasks as a server, any server as our environment; this machine only",
+)
+VERIFIERS = Backend(
+    name="verifiers",
+    kind="environments",
+    package="verifiers",
+    lowest=(0, 4),
+    below=(0, 5),
+    limit="our tasks as a taskset and harness, its traces as sessions; endpoint always named",
+)
 BACKENDS: Mapping[str, Backend] = {
-    backend.name: backend for backend in (REFERENCE, TRL, PRIME_RL, MONARCH)
+    backend.name: backend for backend in (REFERENCE, TRL, PRIME_RL, MONARCH, OPENENV, VERIFIERS)
 }
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
 
