@@ -31,7 +31,9 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
     )
 
 
-def say_evaluable(job: Job, renderer: Renderer, held_out: HeldOutSettings) -> dict[str, Any] | None:
+def print_evaluable(
+    job: Job, renderer: Renderer, held_out: HeldOutSettings
+) -> dict[str, Any] | None:
     """Print how many held-out mistakes could be evaluated with the settings, and what would help;
     returns the counts. None if nothing is held out."""
     if not held_out.fraction:

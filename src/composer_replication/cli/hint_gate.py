@@ -97,7 +97,7 @@ def mismatch(job: Job, audit: Mapping[str, Any]) -> str:
     return ""
 
 
-def say_gate(job: Job, kinds: frozenset[str] | None) -> None:
+def print_gate(job: Job, kinds: frozenset[str] | None) -> None:
     """Print which kinds of hints pass, or that none was measured."""
     if not job.config.train.hint.weight:
         return

@@ -22,7 +22,7 @@ from rich.console import Console
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.trusting import decide, say_settings
+from composer_replication.cli.trusting import decide, print_settings
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.load_config import LoadedConfig, load_config
@@ -301,7 +301,7 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
         raise
     work = current / common.out.expanduser() if common.out is not None else _work_folder(loaded)
     if not _DRIVEN.get():
-        say_settings(loaded, screen, uses=uses)
+        print_settings(loaded, screen, uses=uses)
     job = Job(loaded=loaded, screen=screen, work=_shorten(work, current), common=common)
     if writes and not common.dry_run and is_main_rank() and (leftovers := sweep_work(job.work)):
         screen.line(

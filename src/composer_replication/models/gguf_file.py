@@ -104,7 +104,7 @@ def _name_in_transformers(name: str) -> str | None:
     return f"model.layers.{match[1]}.{_LINEAR[match[2]]}.weight"
 
 
-def said_of_gguf(name: str, *, dtype: str) -> str:
+def describe_gguf(name: str, *, dtype: str) -> str:
     """Where the weights of a GGUF file come from, in words; "" for another model.
 
     Example: "Q4_1, Q8_0, F32, de-quantised to float32"

@@ -172,7 +172,7 @@ class Episode:
         self.pending_message: Turn | None = None
         self._num_said = 0
         self._errors: dict[str, str] = {}
-        self._open(opened or self._here(env.open))
+        self._open(opened or self._call_env(env.open))
 
     @property
     def room(self) -> int:
@@ -208,7 +208,7 @@ class Episode:
         self.add_message(ids, logprobs, ended=ended)
         asked = self.pending_message
         self.add_observation(
-            None if asked is None else self._here(lambda: self.env.reply(asked)),
+            None if asked is None else self._call_env(lambda: self.env.reply(asked)),
             max_context_tokens=max_context_tokens,
         )
 
@@ -290,7 +290,7 @@ class Episode:
             with self.stats.timing("render"):
                 rendered_ids = self.chat_format.renderer.render(self.turns, tools=self.tools).ids
             self._must_begin(rendered_ids)
-        reward, measures = self._reward(scored or self._here(self.score_episode))
+        reward, measures = self._reward(scored or self._call_env(self.score_episode))
         events = (
             ()
             if self.ended == "done"
@@ -324,7 +324,7 @@ class Episode:
         """The environment's reward and measures; it is not asked if it failed before."""
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
-    def _here(self, call: Callable[[], T]) -> Outcome[T]:
+    def _call_env(self, call: Callable[[], T]) -> Outcome[T]:
         pooled_call = PooledCall(call)
         with self.stats.timing("environment"):
             pooled_call.run()

@@ -163,7 +163,7 @@ def write_forks(setup: TrainSetup, *, step: int) -> ForkStep | None:
         return None
     setup.run_logger.progress(lambda: "the student writes at imported sites")
     model = setup.trainer.models.student.model
-    fork_step = setup.forked.step(model, setup.data.fork_points, step=step)
+    fork_step = setup.forked.collect(model, setup.data.fork_points, step=step)
     setup.run_logger.note(fork_step.metrics)
     setup.run_logger.forks(step, fork_step.forks)
     return fork_step

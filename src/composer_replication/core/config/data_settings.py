@@ -55,7 +55,8 @@ class SitesSettings(Settings):
     detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
     """Names of built-in detectors, or your own as "package.module:function"."""
     error_kind: str = ""
-    """"package.module:function" that names the kind of an error result; "" = the built-in table."""
+    """"package.module:function" of (text, tool=...) that renames the kind of an error result; an
+    empty name or None keeps the detector's kind, "" = all kinds as detected."""
     explored_paths: Literal["apart", "mistake"] = "apart"
     """A missing path that the message only looked for (kind path_explored): "apart" = counted, but
     never trained on; "mistake" = a mistake, like a path that was guessed and used as a fact."""

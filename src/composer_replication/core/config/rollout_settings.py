@@ -221,7 +221,7 @@ class ReplaySettings(Settings):
     leads further."""
 
     @model_validator(mode="after")
-    def _there_is_room(self) -> Self:
+    def _prompt_has_room(self) -> Self:
         if self.head_tokens + 2 * self.tail_tokens > self.max_prompt_tokens:
             raise ValueError("max_prompt_tokens must hold head_tokens and twice tail_tokens")
         return self
