@@ -26,7 +26,7 @@ WAYS = {
 
 
 def remedies(skipped: Mapping[str, int]) -> list[str]:
-    """What helps against the reasons for which units were left out, most frequent first.
+    """The remedies for the reasons for which units were left out, most frequent first.
 
     >>> remedies({"too_long": 3, "no_site": 9})
     ["raise build.max_tokens, at most to the model's context"]

@@ -41,7 +41,7 @@ class Finding:
 
 
 def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = Common()) -> int:
-    """What is installed, what would work, and the command that fixes what would not. Reads only.
+    """Check the installation: what works, and the command that fixes what does not. Reads only.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def gpu() -> Finding:
 
 
 def logs(job: Job) -> Finding:
-    """How many agent logs there are, and how soon the oldest is deleted."""
+    """The number of agent logs, and the days until the oldest is deleted."""
     named = job.config.ingest.logs
     folders = [Path(name) for name in named] or list(default_folders(os.environ))
     files = [

@@ -1,4 +1,4 @@
-"""What `doctor` says about the backends and environment libraries (docs/backends.md)."""
+"""The part of `doctor` about the backends and environment libraries (docs/backends.md)."""
 
 from __future__ import annotations
 

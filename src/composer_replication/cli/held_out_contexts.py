@@ -1,5 +1,5 @@
-"""How many held-out mistakes `evaluate --logs` can use: `build` and `train --dry-run` say it before
-any training, as the window is the run's for good."""
+"""Count the held-out mistakes that `evaluate --logs` can use: `build` and `train --dry-run` print
+it before any training, as the window is the run's for good."""
 
 from __future__ import annotations
 

@@ -83,27 +83,27 @@ class Job:
 
     @property
     def sessions(self) -> Path:
-        """What `ingest` writes."""
+        """The output of `ingest`."""
         return self.work / "sessions.jsonl"
 
     @property
     def sites(self) -> Path:
-        """What `sites` writes."""
+        """The output of `sites`."""
         return self.work / "sites.jsonl"
 
     @property
     def hints(self) -> Path:
-        """What `hints` writes."""
+        """The output of `hints`."""
         return self.work / "hints.jsonl"
 
     @property
     def audit(self) -> Path:
-        """What `hints --audit` measures: which kinds of hints change the student."""
+        """The output of `hints --audit`: the lift of each kind of hint."""
         return self.work / "audit.json"
 
     @property
     def answers(self) -> Path:
-        """What `replay` writes first: every answer, whatever came of it."""
+        """Every answer of `replay`, whatever came of it; written before preferences."""
         return self.work / "answers.jsonl"
 
     @property

@@ -173,4 +173,5 @@ USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
     "env": _env,
     "server": _server,
 }
-"""What a verb may run or ask -> function that lists it for the current settings."""
+"""A kind of code, program or service that a verb may use -> the function that lists those of the
+settings."""

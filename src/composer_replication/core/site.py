@@ -185,7 +185,7 @@ def joined_text(hints: Sequence[Hint]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a turn: its message, its family and the booked cost.
+    """Another model's answer at a turn: its message, its family and the booked cost.
 
     `usd_by` says who counted `usd`: "ours" (our count of what was sent and received, or the worst
     case) or "endpoint" (its report, because it was higher); `told_usd` is the cost that the

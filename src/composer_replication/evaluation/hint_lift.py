@@ -71,7 +71,8 @@ class SiteLift:
 
     @property
     def lift(self) -> float:
-        """How much less likely the right hint makes the mistake than other texts do."""
+        """The message lift: the log-prob of the mistake under other texts, less that under the
+        right hint."""
         return self.baseline - self.hint
 
 

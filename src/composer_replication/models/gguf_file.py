@@ -105,7 +105,7 @@ def _name_in_transformers(name: str) -> str | None:
 
 
 def describe_gguf(name: str, *, dtype: str) -> str:
-    """Where the weights of a GGUF file come from, in words; "" for another model.
+    """The origin of a GGUF file's weights, as a text; "" for another model.
 
     Example: "Q4_1, Q8_0, F32, de-quantised to float32"
     """

@@ -241,7 +241,8 @@ def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str,
 
 
 def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What failing environments, servers and policies cost a live run: one row per kind of loss.
+    """The rollouts that failing environments, servers and policies cost a live run: a row per kind
+    of loss.
 
     >>> metrics = [{"rollouts/episodes": 8.0, "lost/env_error": 2, "rollouts/cut_off": 0.25}]
     >>> row = lost_rows(metrics)[0]

@@ -263,7 +263,7 @@ def _skip(key: str, count: int) -> dict[str, Any]:
 
 
 def _ingest_summary(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What ingest removed, could not read and did not recognise."""
+    """The notes on what ingest removed, could not read and did not recognise."""
     if ingest is None:
         return None
     files: Iterable[Mapping[str, Any]] = ingest.get("files", ())

@@ -94,8 +94,8 @@ class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
     `ids` end with the last sampled token. `session.outcome` is the reward: 0 if the episode was
-    lost (`LOST`; `failure` says why) or the last message had no end. `measures` are what the
-    environment counted, by name. `num_refused` calls exceeded the limit of one message. `version`
+    lost (`LOST`; `failure` says why) or the last message had no end. `measures` are the
+    environment's counts, by name. `num_refused` calls exceeded the limit of one message. `version`
     names the weights that sampled it: of several, the oldest; -1 = unknown.
     """
 
@@ -118,7 +118,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """How a student reads and writes: template, parser, author name, and end token."""
+    """The format in which a student reads and writes: template, parser, author name, and end
+    token."""
 
     renderer: Renderer
     parser: Parser
@@ -176,7 +177,7 @@ class Episode:
 
     @property
     def room(self) -> int:
-        """How many more tokens the student may write in all; the context is another limit."""
+        """The tokens that the student may still write in all; the context is another limit."""
         limit = self.limits.max_sampled_tokens
         return limit - self.num_sampled if limit else 2**31
 

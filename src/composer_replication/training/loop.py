@@ -35,7 +35,7 @@ NUM_SAMPLES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """How a run ended: the steps taken, the last step's metrics and statuses, and the newest
+    """The outcome of a run: the steps taken, the last step's metrics and statuses, and the newest
     checkpoint."""
 
     run: RunDir
@@ -205,7 +205,7 @@ def _probe_after(setup: TrainSetup, *, steps: int) -> None:
 
 
 def train_result(run: RunDir, *, steps: int, metrics: dict[str, Any]) -> TrainResult:
-    """How a run ended, read from its folder and its last metrics."""
+    """The outcome of a run, from its folder and its last metrics."""
     checkpoints = run.checkpoints()
     statuses: dict[str, Status] = {}
     if metrics:

@@ -261,8 +261,8 @@ def _start_of_help(simple: Simple) -> tuple[str, ...]:
 
 
 def _num_subcommands(context: SiteContext, simple: Simple) -> int:
-    """How many words behind the program select its help: by the table; else one, if the program ran
-    above with the same bare word first and other words behind it."""
+    """The number of words behind the program that select its help: by the table; else one, if the
+    program ran above with the same bare word first and other words behind it."""
     if simple.name in _INTERPRETERS | LOOKERS | SEARCHERS:
         return 0
     if simple.name in _SUBCOMMANDS:

@@ -36,7 +36,7 @@ from composer_replication.data.replay.price_gate import judge_may_decide
 from composer_replication.data.teachers.asking import Asker
 
 CONTEXT_MESSAGES, CONTEXT_BYTES, MESSAGE_BYTES = 8, 8_000, 8_000
-"""How much of the end of the conversation is shown, and how long each message may be."""
+"""The length of the conversation's end that is shown, and of each message."""
 INSTRUCTIONS = """\
 A coding agent is at work. You are shown the end of its conversation and two messages, A and B, \
 either of which could come next.

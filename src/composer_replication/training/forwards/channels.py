@@ -55,7 +55,7 @@ CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelBudget:
-    """What a step holds for one channel, over all ranks: the inputs before any masking, and the
+    """The counts of one channel in a step, over all ranks: the inputs before any masking, and the
     loss tokens that must come of them."""
 
     inputs: int

@@ -332,7 +332,7 @@ def message_sampling(config: Config) -> Sampling:
 
 
 def step_label(step: int) -> str:
-    """How the sessions of a step's rollouts begin: "step-3:"."""
+    """The prefix of the session ids of a step's rollouts: "step-3:"."""
     return f"step-{step}:"
 
 

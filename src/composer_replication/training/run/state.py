@@ -24,7 +24,8 @@ from composer_replication.training.run.optimiser import GradientClip, make_optim
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
-    """What optimises: the optimiser, the clip, each channel's running mean and its health.
+    """The state of the optimisation: the optimiser, the clip, each channel's running mean and its
+    health.
 
     `models` scores, and knows nothing of it. `on_progress` is called with the phase a step is in.
     """
