@@ -32,8 +32,9 @@ Category = Literal[
     "recovery",
 ]
 CATEGORIES: tuple[str, ...] = get_args(Category)
-# The only definition of what the hint channel trains on and what a page counts as a mistake; every
-# other place asks `Site.is_target`.
+# The only definition of the sites that the hint channel may train on and that a page counts as
+# mistakes: every other place asks `Site.is_target`. A target without a hint, or of an author or a
+# kind that is left out, is not trained on: tokens/turn_roles.py.
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
 AnchorReason = Literal["agreed", "no_consensus"]

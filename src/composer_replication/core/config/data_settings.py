@@ -53,7 +53,8 @@ class SitesSettings(Settings):
     """The detection of mistaken messages."""
 
     detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
-    """Names of built-in detectors, or your own as "package.module:function"."""
+    """Names of built-in detectors, or your own as "package.module:function". The list replaces the
+    default, so name the built-in ones that should stay."""
     error_kind: str = ""
     """"package.module:function" of (text, tool=...) that renames the kind of an error result; an
     empty name or None keeps the detector's kind, "" = all kinds as detected."""
