@@ -153,6 +153,7 @@ class Job:
 
     def command(self, verb: str) -> str:
         """A command line for another verb on the same work folder and settings."""
+        # The flags that decide which work folder and which settings the next command reads.
         flags = [f"-c {shlex.quote(str(path))}" for path in self.common.config]
         if self.common.out is not None:
             flags.append(f"-o {shlex.quote(str(self.common.out))}")
@@ -182,6 +183,7 @@ class Job:
         call id.
         """
         self.need_file(artefact, verb=verb)
+        # First the inputs: if one is missing, the remedy is the verb that writes it.
         for name in made_from(artefact):
             if name in VERB_OF:
                 self.need_file(self.work / name, verb=VERB_OF[name])
@@ -251,6 +253,7 @@ class Job:
         else:
             for path in wrote:
                 self.screen.wrote(path, (notes or {}).get(path, _size(path)))
+            # The verb that drives this one names the next command itself.
             if next_command and not _DRIVEN.get():
                 self.screen.next(next_command)
         listed = [str(path) for path in wrote]
@@ -286,6 +289,7 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
     """
     current = Path.cwd()
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
+    # Every rank of a launch runs the verb; one alone prints, and sweeps the work folder.
     if not is_main_rank():
         screen = Screen(console=Console(quiet=True))
     try:
