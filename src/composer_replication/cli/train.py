@@ -16,8 +16,10 @@ from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import (
+    OWN_LOOPS,
     Launch,
     finish_run,
+    step_engine_of,
     with_backend,
 )
 from composer_replication.cli.train_data import (
@@ -142,7 +144,7 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend != "reference":
+    if config.train.backend in OWN_LOOPS:
         return with_backend(job, student, data, run, kinds=kinds, **launch)
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
@@ -166,5 +168,6 @@ def train_command(
             on_step=shown,
             on_event=lambda event: show_event(job, event),
             on_progress=shown.progress,
+            step_engine=step_engine_of(config, resume=resumed is not None),
         )
     return finish_run(job, result)

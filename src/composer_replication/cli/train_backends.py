@@ -10,13 +10,33 @@ from composer_replication.cli.next_step import after_run, held_out_sessions
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.train_text import show_event
+from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import RunDir
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
 
 if TYPE_CHECKING:
     from composer_replication.models.load_student import Student
-    from composer_replication.training.loop import TrainResult
+    from composer_replication.training.loop import StepEngine, TrainResult
+
+
+def step_engine_of(config: Config, *, resume: bool) -> StepEngine | None:
+    """What takes the optimiser steps in the reference trainer's loop; None = that process itself.
+
+    Raises ConfigError for a run that a backend cannot resume.
+    """
+    if config.train.backend != "verl":
+        return None
+    if resume:
+        raise ConfigError(
+            "verl's optimiser states are not in a checkpoint of this package",
+            where="--resume",
+            fix="start a new run from the run's weights (export), or use the reference trainer",
+        )
+    from composer_replication.training.backends.verl_run import step_engine
+
+    return step_engine
 
 
 class Launch(TypedDict):
@@ -36,9 +56,13 @@ def with_backend(
     kinds: frozenset[str] | None,
     **launch: Unpack[Launch],
 ) -> int:
-    """Train with the backend of the settings, which is not the reference trainer."""
+    """Train with the backend of the settings, which has a loop of its own (`OWN_LOOPS`)."""
     train = {"trl": with_trl, "monarch": with_monarch}[job.config.train.backend]
     return train(job, student, data, run, kinds=kinds, **launch)
+
+
+OWN_LOOPS = ("trl", "monarch")
+"""The backends with a loop of their own; the others run training/loop.py (`step_engine_of`)."""
 
 
 def with_trl(

@@ -137,6 +137,25 @@ PRIME_RL = Backend(
         "preference": "by signed ce weights",
     },
     limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
+    steps="composer_replication.training.backends.prime_rl_check:prime_rl_steps",
+)
+VERL = Backend(
+    name="verl",
+    kind="trainer",
+    package="verl",
+    lowest=(0, 9, 1),
+    below=(0, 10),
+    hosts={
+        **dict.fromkeys(
+            ("policy", "hint_full", "hint_sampled", "preference", "imported", "rollouts"), "yes"
+        ),
+        "ranks": "FSDP2, started by torchrun or as Ray workers",
+    },
+    limit=(
+        "verl takes the optimiser steps; rollouts are played here or by a server; tried on CPUs"
+        " (gloo) only"
+    ),
+    steps="composer_replication.training.backends.verl_run:verl_steps",
 )
 MONARCH = Backend(
     name="monarch",
@@ -179,7 +198,7 @@ RAY = Backend(
 )
 EXECUTORS = (HF_JOBS, MODAL, RAY)
 BACKENDS: Mapping[str, Backend] = {
-    backend.name: backend for backend in (REFERENCE, TRL, PRIME_RL, MONARCH, *EXECUTORS)
+    backend.name: backend for backend in (REFERENCE, TRL, VERL, PRIME_RL, MONARCH, *EXECUTORS)
 }
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments), and the
 executors that start replicas elsewhere."""
