@@ -120,7 +120,7 @@ def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit
     return fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
 
 
-def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
+def print_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
     """Print the terms, the longest window and the changes; returns the numbers."""
     if fit is None:
         return None

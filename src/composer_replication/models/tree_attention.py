@@ -56,7 +56,7 @@ class KeyValues:
 
 @dataclass(slots=True, kw_only=True)
 class TreeCall:
-    """What a forward passes to the attention of each layer; masks are built once for all layers."""
+    """The arguments of each layer's attention; masks are built once for all layers."""
 
     plan: TreePlan
     mode: Mode
@@ -67,7 +67,7 @@ class TreeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
-    """How one layer turns scores into weights."""
+    """The settings by which one layer turns scores into weights."""
 
     scale: float | None
     dropout: float
