@@ -17,7 +17,7 @@ from composer_replication.training.inputs import StepInputs
 from tests.backends_monarch.planted import FAULTS, PlantedTrainer
 from tests.training.small_student import make_config, make_pair, make_rollout, make_student
 
-pytestmark = [pytest.mark.backend, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 SETTINGS: dict[str, Any] = {
     "policy": {"weight": 1.0},
     "lm_ce": {"weight": 0.0},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -163,6 +164,31 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         == "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02"
         " | eta=1m15s"
     )
+
+
+PRIME_RL = (
+    "--backend", "prime_rl", "--train.policy.objective", "dppo", "--train.balance", "none",
+    "--train.hint.weight", "0", "--train.max_grad_norm_ratio", "0",
+)  # fmt: skip
+
+
+def test_for_prime_rl_the_settings_file_and_the_launch_line_are_written(work: Path) -> None:
+    (work / "recompose.toml").write_text(SETTINGS.partition("health")[0], "utf-8")
+    done = recompose("train", *PRIME_RL, "--name", "there", cwd=work)
+    assert done.code == 0, done.err
+    path = work / "recompose" / "runs" / "there" / "prime_rl" / "rl.toml"
+    settings = tomllib.loads(path.read_text("utf-8"))
+    assert settings["trainer"]["loss"]["type"] == "custom"
+    assert settings["orchestrator"]["batch_size"] == 4
+    assert "written, not run here" in done.out
+    assert f"uv run rl @ {path.resolve()}" in done.out
+
+
+def test_what_prime_rl_cannot_host_is_refused_before_a_run_exists(work: Path) -> None:
+    refused = recompose("train", "--backend", "prime_rl", cwd=work)
+    assert refused.code != 0
+    assert "train.balance" in refused.out + refused.err
+    assert not (work / "recompose" / "runs").exists()
 
 
 def test_check_compares_a_step_with_the_reference_trainer_and_writes_nothing(work: Path) -> None:

@@ -18,7 +18,7 @@ from composer_replication.core.errors import ConfigError, DataError, StoppedErro
 from composer_replication.rollouts.envs.env import MakeEnv
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.task_source import TaskSource
-from composer_replication.training.backends.monarch_hosted import check_hosted
+from composer_replication.training.backends.monarch_hosted import check_hosted_by_monarch
 from composer_replication.training.backends.monarch_pool import (
     DeadActorError,
     GeneratorPool,
@@ -260,7 +260,7 @@ def test_an_environment_that_fails_or_hangs_costs_its_own_episode() -> None:
 def test_what_no_actor_carries_out_is_refused_by_name(where: str, settings: dict[str, Any]) -> None:
     merged = {"rollouts": {"env": "workshop"}, **settings}
     with pytest.raises(ConfigError) as caught:
-        check_hosted(Config.model_validate(merged))
+        check_hosted_by_monarch(Config.model_validate(merged))
     assert caught.value.where == where and "reference" in caught.value.fix
 
 

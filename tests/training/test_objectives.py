@@ -28,7 +28,10 @@ ROLLOUTS = [
     make_rollout(3, advantage=0.0, length=22, hints=0, lm=False),
 ]
 SAMPLED = 7  # rollouts of the step, flat groups' too
-NAMES = ("dr_grpo", "grpo", "dapo", "gspo", "cispo")
+NAMES = ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "dppo", "dppo_symmetric")
+TIGHT: dict[str, dict[str, float]] = {"dppo": {"clip": 0.006}, "dppo_symmetric": {"clip": 0.004}}
+"""Probabilities of this model hardly move: with the published bounds no token would be dropped."""
+BY_TOKENS = ("dapo", "cispo", "dppo", "dppo_symmetric")
 
 
 def trainer_of(**policy: Any) -> Trainer:
@@ -67,30 +70,35 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
         "dapo": (0.2, 0.28),
         "gspo": (0.0003, 0.0004),
         "cispo": (1, 4),
+        "dppo": (0.006, 0.006),
+        "dppo_symmetric": (0.004, 0.004),
     }[name]
     total, all_tokens = 0.0, sum(len(a.logprobs) for e in ROLLOUTS for a in e.actions)
     for e in ROLLOUTS:
         rows = tokens(model, e)
         mean = sum(now - (now if cap else then) for now, then, _ in rows) / len(rows)
         objective_sum = 0.0
-        for now, then, advantage in rows:
+        for now, then, advantage in (row for row in rows if row[2]):
             r = math.exp(mean) if name == "gspo" else 1.0 if cap else math.exp(now - then)
-            value = (
-                -clamp(r, low, high) * advantage * now
-                if name == "cispo"
-                else -min(r * advantage, clamp(r, low, high) * advantage)
-            )
+            if name == "cispo":
+                value = -clamp(r, low, high) * advantage * now
+            elif name.startswith("dppo"):
+                moved = math.exp(now) - math.exp(now if cap else then)
+                up, down = (advantage > 0, advantage <= 0) if name == "dppo" else (True, True)
+                keep = not ((up and moved > high) or (down and moved < -low))
+                value = -keep * r * advantage + 1e-3 * math.log(r) ** 2
+            else:
+                value = -min(r * advantage, clamp(r, low, high) * advantage)
             objective_sum += value * (min(math.exp(now - then), cap) if cap else 1.0)
-        total += objective_sum / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(
-            name, SAMPLED * len(rows)
-        )
+        divisors = {"dr_grpo": SAMPLED, **dict.fromkeys(BY_TOKENS, all_tokens)}
+        total += objective_sum / divisors.get(name, SAMPLED * len(rows))
     return total
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cap", [0.0, 1.2])
 def test_each_objective_is_its_formula_however_the_step_is_cut(name: str, cap: float) -> None:
-    trainer = trainer_of(objective=name, importance_cap=cap)
+    trainer = trainer_of(objective=name, importance_cap=cap, **TIGHT.get(name, {}))
     expected = by_hand(trainer.models.student.model, name, cap=cap)
     assert abs(expected) > 1e-3
     for micro_tokens in (10_000, 40):
@@ -100,7 +108,9 @@ def test_each_objective_is_its_formula_however_the_step_is_cut(name: str, cap: f
 
 
 def test_the_objectives_differ() -> None:
-    losses = [measured(trainer_of(objective=name), ROLLOUTS).loss for name in NAMES]
+    losses = [
+        measured(trainer_of(objective=name, **TIGHT.get(name, {})), ROLLOUTS).loss for name in NAMES
+    ]
     assert len({round(loss, 6) for loss in losses}) == len(NAMES)
 
 
@@ -137,7 +147,7 @@ def test_clips_are_those_of_the_objective_unless_they_are_set() -> None:
         PolicySettings(clip=0.1, clip_high=0.3)
     ) == (0.1, 0.3)
     assert clips(PolicySettings(objective="cispo", clip=0.5)) == (0.5, 4.0)
-    assert set(NAMES) - SCALED == {"dr_grpo"}
+    assert set(NAMES) - SCALED == {"dr_grpo", "dppo", "dppo_symmetric"}
 
 
 @pytest.mark.parametrize("name", NAMES)

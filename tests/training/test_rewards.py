@@ -75,12 +75,12 @@ def test_advantages_by_convention() -> None:
     )
 
 
-@pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo"])
+@pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo", "dppo"])
 def test_the_objective_decides_what_an_advantage_is(world: TaskSource, objective: str) -> None:
     live_step = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
     advantages_found, formula = (
         weighed(live_step),
-        advantages if objective == "dr_grpo" else scaled_advantages,
+        advantages if objective in ("dr_grpo", "dppo") else scaled_advantages,
     )
     mixed = [g for g in groups_of(live_step) if len({r.reward for r in g}) > 1]
     assert mixed

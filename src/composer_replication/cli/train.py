@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from composer_replication.cli.backend_check import say_check
+from composer_replication.cli.backend_refusals import check_backend
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import say_evaluable
@@ -12,16 +13,23 @@ from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_g
 from composer_replication.cli.job import open_job
 from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import chosen_run, explain_resume
+from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_backend
+from composer_replication.cli.train_backends import (
+    OWN_LOOPS,
+    Launch,
+    finish_run,
+    step_engine_of,
+    with_backend,
+)
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
     with_built_split,
     with_own_adapter,
 )
-from composer_replication.cli.train_run import finish_dry, new_run, say_loading, say_resume
+from composer_replication.cli.train_prime_rl import write_for_prime_rl
+from composer_replication.cli.train_run import finish_dry, new_run, resumed_run, say_loading
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
@@ -101,9 +109,7 @@ def train_command(
         imported=not live or config.train.lm_ce.weight > 0,
     )
     fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
-    resumed = chosen_run(job, resume) if resume else None
-    if resumed is not None:
-        say_resume(job, *resumed)
+    resumed = resumed_run(job, resume)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
             plan["evaluable"] = say_evaluable(
@@ -112,6 +118,8 @@ def train_command(
         plan["memory"] = say_fit(job, fit)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     warn_of_fit(job, fit)
+    if config.train.backend == "prime_rl" and not check:
+        return write_for_prime_rl(job, new_run(job, data, name, sources, weights=""))
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.loop import train as run_training
@@ -136,7 +144,7 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend != "reference":
+    if config.train.backend in OWN_LOOPS:
         return with_backend(job, student, data, run, kinds=kinds, **launch)
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
@@ -160,5 +168,6 @@ def train_command(
             on_step=shown,
             on_event=lambda event: show_event(job, event),
             on_progress=shown.progress,
+            step_engine=step_engine_of(config, resume=resumed is not None),
         )
     return finish_run(job, result)

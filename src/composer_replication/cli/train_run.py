@@ -9,7 +9,12 @@ from typing import Any
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.cli.job import Job
-from composer_replication.cli.resuming import check_resume_dry, resume_command, short_path
+from composer_replication.cli.resuming import (
+    check_resume_dry,
+    chosen_run,
+    resume_command,
+    short_path,
+)
 from composer_replication.cli.student_tokenizer import FOLDER
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
@@ -78,6 +83,14 @@ def finish_dry(
         job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes
     )
     return job.finish({"plan": plan, "resume": checked}, wrote=[run.path], next_command=again)
+
+
+def resumed_run(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
+    """The run to go on with and its step, which are printed; None for a new run."""
+    resumed = chosen_run(job, resume) if resume else None
+    if resumed is not None:
+        say_resume(job, *resumed)
+    return resumed
 
 
 def say_loading(job: Job) -> str:

@@ -36,9 +36,29 @@ def dppo(
 
     An advantage of 0 uses the lower bound. prime-rl's `adv_tau` is a factor on the advantage.
     """
-    moved_N = _moved(logp_N, sampled_logp_N)
-    dropped_N = torch.where(advantage_N > 0, moved_N > mask_high, moved_N < -mask_low)
+    dropped_N = outside_region(
+        logp_N, sampled_logp_N, advantage_N, mask_low=mask_low, mask_high=mask_high
+    )
     return _masked(logp_N, sampled_logp_N, advantage_N, keep_N=~dropped_N, kl_tau=kl_tau)
+
+
+def outside_region(
+    logp_N: Tensor,
+    sampled_logp_N: Tensor,
+    advantage_N: Tensor,
+    *,
+    mask_low: float,
+    mask_high: float,
+) -> Tensor:
+    """Whether `dppo` drops a token: its probability moved too far to the advantage's side.
+
+    >>> now, then = torch.tensor([0.9, 0.9]).log(), torch.tensor([0.5, 0.5]).log()
+    >>> advantage = torch.tensor([1.0, -1.0])
+    >>> outside_region(now, then, advantage, mask_low=0.2, mask_high=0.2).tolist()
+    [True, False]
+    """
+    moved_N = _moved(logp_N, sampled_logp_N)
+    return torch.where(advantage_N > 0, moved_N > mask_high, moved_N < -mask_low)
 
 
 def dppo_symmetric(

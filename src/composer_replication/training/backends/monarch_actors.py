@@ -53,7 +53,7 @@ Actor, endpoint = _names()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EndpointReply:
     """What an endpoint gives back: a value, an error of this package, or that the process of the
     environments is gone."""
 
@@ -62,12 +62,12 @@ class Answer:
     host_gone: bool = False
 
 
-def answer(call: Callable[..., Any], *arguments: Any) -> Answer:
+def answer(call: Callable[..., Any], *arguments: Any) -> EndpointReply:
     """Call, with an error of this package as a value."""
     try:
-        return Answer(value=call(*arguments))
+        return EndpointReply(value=call(*arguments))
     except ComposerError as error:
-        return Answer(error=error)
+        return EndpointReply(error=error)
 
 
 class TrainerActor(Actor):
@@ -124,18 +124,18 @@ class GeneratorActor(Actor):
         self._worker = GeneratorWorker(parts, device=device)
 
     @endpoint
-    def load(self, weights: dict[str, torch.Tensor], version: int) -> Answer:
+    def load(self, weights: dict[str, torch.Tensor], version: int) -> EndpointReply:
         """Take newer weights."""
         return answer(self._worker.load, weights, version)
 
     @endpoint
-    def play(self, share: Share, host: Any) -> Answer:
+    def play(self, share: Share, host: Any) -> EndpointReply:
         """The rollouts of a share, in the environments of a host."""
         gone: list[bool] = []
 
         def ask(method: str, *arguments: Any) -> Any:
             try:
-                reply: Answer = getattr(host, method).call_one(*arguments).get()
+                reply: EndpointReply = getattr(host, method).call_one(*arguments).get()
             except RuntimeError as error:
                 gone.append(is_dead(error))
                 raise
@@ -148,8 +148,8 @@ class GeneratorActor(Actor):
         except RuntimeError:
             if not any(gone):
                 raise
-            return Answer(host_gone=True)
-        return Answer(host_gone=True) if any(gone) else played
+            return EndpointReply(host_gone=True)
+        return EndpointReply(host_gone=True) if any(gone) else played
 
     @endpoint
     def process(self) -> int:
@@ -165,12 +165,12 @@ class EnvironmentActor(Actor):
         self._host = EnvironmentHost(parts)
 
     @endpoint
-    def make(self, step: int, index: int) -> Answer:
+    def make(self, step: int, index: int) -> EndpointReply:
         """A new environment of a step's task."""
         return answer(self._host.make, step, index)
 
     @endpoint
-    def call(self, number: int, method: str, *arguments: Any) -> Answer:
+    def call(self, number: int, method: str, *arguments: Any) -> EndpointReply:
         """Call a method of an environment."""
         return answer(self._host.call, number, method, *arguments)
 

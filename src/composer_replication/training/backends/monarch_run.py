@@ -35,13 +35,13 @@ from composer_replication.core.rundir import open_run
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
 from composer_replication.training.backends.monarch_actors import (
-    Answer,
+    EndpointReply,
     EnvironmentActor,
     GeneratorActor,
     TrainerActor,
     is_dead,
 )
-from composer_replication.training.backends.monarch_hosted import check_hosted
+from composer_replication.training.backends.monarch_hosted import check_hosted_by_monarch
 from composer_replication.training.backends.monarch_pool import (
     DeadActorError,
     GeneratorPool,
@@ -78,7 +78,7 @@ def train_with_monarch(
     training/run/health.py is broken, or if trainers or generators cannot be kept alive.
     """
     config = parts.config
-    check_hosted(config)
+    check_hosted_by_monarch(config)
     notes = _Notes()
     with Cluster() as cluster:
         trainers = Trainers(cluster, ranks=config.monarch.trainers)
@@ -326,8 +326,8 @@ class _Generator:
         """Let its process go."""
         self.cluster.stop(self.mesh)
 
-    def _ask(self, endpoint: Any, *arguments: Any) -> Answer:
-        reply: Answer = self._get(endpoint, *arguments)
+    def _ask(self, endpoint: Any, *arguments: Any) -> EndpointReply:
+        reply: EndpointReply = self._get(endpoint, *arguments)
         if reply.error is not None:
             raise reply.error
         return reply

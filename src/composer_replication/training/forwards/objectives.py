@@ -7,7 +7,11 @@
     gspo      ppo_clip 3e-4, 4e-4 of the    the rollout's tokens, all rollouts    scaled
               rollout's mean ratio
     cispo     REINFORCE, weight at most 5   tokens of groups that are not flat    scaled
+    dppo      dppo 0.2 of the probability   tokens of groups that are not flat    centred
+    dppo_symmetric
+              dppo_symmetric 0.1            tokens of groups that are not flat    centred
 
+The last two are prime-rl's, with its kl_tau of 1e-3; the bound is on p - p_sampled, not on a ratio.
 "All rollouts" counts those of flat groups too. Centred is the reward minus the group's mean; scaled
 is that divided by the group's deviation.
 A sequence is a whole rollout: all messages that the student sampled in it. The deviation is that of
@@ -25,9 +29,10 @@ from torch import Tensor
 from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.policy import dr_grpo, is_clipped
-from composer_replication.losses.reduction import PUBLISHED, Units, weights
+from composer_replication.losses.reduction import PUBLISHED, Reduction, Units, weights
 from composer_replication.losses.sampled import importance_weights, ratio
 from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, sequence_ratio
+from composer_replication.losses.trust_region import dppo, dppo_symmetric, outside_region
 from composer_replication.tokens.batch import Batch, Counts
 
 CLIPS: MappingProxyType[str, tuple[float, float]] = MappingProxyType(
@@ -37,10 +42,12 @@ CLIPS: MappingProxyType[str, tuple[float, float]] = MappingProxyType(
         "dapo": (0.2, 0.28),
         "gspo": (3e-4, 4e-4),
         "cispo": (1.0, 4.0),
+        "dppo": (0.2, 0.2),
+        "dppo_symmetric": (0.1, 0.1),
     }
 )
 """How far the ratio may fall below and rise above 1, as published; cispo's weight lies in [1 - low,
-1 + high] (TRL's cap of 5)."""
+1 + high] (TRL's cap of 5). For dppo, how far the probability may fall and rise."""
 SCALED = frozenset({"grpo", "dapo", "gspo", "cispo"})
 """Objectives whose advantages are divided by the group's standard deviation."""
 
@@ -55,6 +62,17 @@ def clips(settings: PolicySettings) -> tuple[float, float]:
     if settings.clip:
         low, high = settings.clip, settings.clip if settings.objective != "cispo" else high
     return low, settings.clip_high or high
+
+
+def reduction_of(objective: str) -> Reduction:
+    """What an objective's sum over the step is divided by. prime-rl's functions sum, and its
+    trainer divides by the tokens.
+
+    >>> reduction_of("dppo"), reduction_of("dr_grpo")
+    ('token_mean', 'constant')
+    """
+    published = PUBLISHED[objective]
+    return "token_mean" if published == "sum" else published
 
 
 def policy_loss(
@@ -86,7 +104,7 @@ def policy_loss(
         "tokens": len(batch.action),
         "metrics": {"clipped": outside_N, "sampler_kl": _sampler_kl(logp_N.detach(), sampled_N)},
     }
-    reduction = PUBLISHED[settings.objective]
+    reduction = reduction_of(settings.objective)
     if reduction == "constant":
         return ChannelLoss(**fields, global_units=counts.sampled_rollouts)
     units = Units(tokens=counts.policy_tokens, sequences=counts.sampled_rollouts)
@@ -121,6 +139,12 @@ def _surrogate(
         return cispo(*ratio_inputs, cap=1.0 + high, floor=1.0 - low), (r_N > 1.0 + high) | (
             r_N < 1.0 - low
         )
+    if settings.objective == "dppo":
+        outside_N = outside_region(*ratio_inputs, mask_low=low, mask_high=high)
+        return dppo(*ratio_inputs, mask_low=low, mask_high=high), outside_N
+    if settings.objective == "dppo_symmetric":
+        moved_N = logp_N.detach().exp() - then_N.exp()
+        return dppo_symmetric(*ratio_inputs, threshold=low), moved_N.abs() > low
     if settings.objective == "gspo":
         sequences = {"sequence_N": sequence_N, "num_sequences": num_sequences}
         r_N = sequence_ratio(logp_N.detach(), then_N, **sequences)

@@ -196,6 +196,13 @@ class _Model:
         return self.all_weights and (frozen or bool(self.config.rollouts.env))
 
     @property
+    def samples_beside(self) -> bool:
+        """Whether this process holds a copy of the trained weights that samples beside the training
+        (on_policy/overlap.py)."""
+        rollouts, backend = self.config.rollouts, self.config.train.backend
+        return bool(rollouts.overlap) and rollouts.generator == "local" and backend == "reference"
+
+    @property
     def averages(self) -> bool:
         hint = self.config.train.hint
         return hint.weight > 0 and hint.teacher == "ema"
@@ -246,6 +253,7 @@ class _Model:
         held = {
             "weights": self.weights + adapters,
             "copy of the start": self.weights * self.has_frozen_copy,
+            "copy that samples": self.trained * self.samples_beside,
             "slow average": average * self.averages,
             "gradients": self.trained,
             "optimiser": numbers * STATE_8BIT_BYTES if self.in_8_bits else 2 * self.trained,
