@@ -203,8 +203,9 @@ class TrainSettings(Settings):
     0 = all at once. Same losses and gradients; .4 to .7 x the memory of checkpoint alone, 1.1 x the
     time."""
     offload: bool = False
-    """The layers' inputs wait in host memory for the backward; needs checkpoint = "layers". Same
-    losses and gradients; on the card the inputs of one layer remain, in place of those of all."""
+    """The layers' inputs wait in host memory for the backward, and the keys and values for a live
+    teacher's hints; needs checkpoint = "layers". Same losses and gradients; on the card those of
+    one layer remain, in place of those of all."""
     fsdp: bool = False
     """Shard weights, gradients, optimiser and references over the ranks (FSDP2): each keeps 1 / N
     of them, and gathers a layer while it runs. Same losses and gradients. false = every rank holds
