@@ -55,10 +55,10 @@ from composer_replication.models.activations import checkpoint_layers, tiled
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.load_student import Student, _with_lora
 from composer_replication.models.model_shape import shape_of
-from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.forwards import passes
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.memory.largest_forward import step_size
+from composer_replication.training.memory.largest_forward import micros_of_a_step, step_size
 from composer_replication.training.memory.memory_model import Device, MemoryNeed, memory_need
 from composer_replication.training.memory.memory_terms import layer_bytes
 from composer_replication.training.run.state import Trainer, make_trainer
@@ -155,22 +155,27 @@ def make_step(case: Case, **widths: int) -> tuple[Trainer, Callable[[int], float
 
     A second session of the same size makes a forward that finds the gradients of the first one's.
     """
-    session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
-    example = _with_spans(session)
     model = make_model(case, layers=case.layers, vocab=case.vocab, **widths)
     student = Student(name="b", model=model, tokenizer=NoTokenizer(), lora=case.rank > 0)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     trainer = make_trainer(case.config, student=student, accelerator=accelerator)
+    examples, pairs = data_of(case)
     if trainer.models.references.pop("preference", None):  # a run has scored the pairs before
         pairs = [replace(p, reference=(-1.0,) * p.num_response_tokens) for p in pairs]
-    examples = [example, replace(example, id="e2", session_id="s2")]
-    pairs += [replace(pair, id=f"{pair.id}2", session_id="s2") for pair in pairs]
 
     def step(number: int) -> float:
         inputs = StepInputs(examples=examples, pairs=pairs)
         return float(train_step(trainer, inputs, step=number)["loss"])
 
     return trainer, step
+
+
+def data_of(case: Case) -> tuple[list[TrainingExample], list[PreferencePair]]:
+    """Two sessions of the case, and their pairs."""
+    session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
+    example = _with_spans(session)
+    others = [replace(pair, id=f"{pair.id}2", session_id="s2") for pair in pairs]
+    return [example, replace(example, id="e2", session_id="s2")], [*pairs, *others]
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -191,10 +196,12 @@ def measure(case: Case) -> dict[str, Any]:
 
 def need_of(case: Case, *, device: Device = "cpu", **widths: int) -> MemoryNeed:
     """What the memory model says of the same settings and tokens; nothing is run."""
-    session, pairs = make_data(case.length, sites=case.sites, pairs=case.pairs, vocab=case.vocab)
-    size = step_size([_with_spans(session)], pairs)
+    config, (examples, pairs) = case.config, data_of(case)
     shape = shape_of(config_of(layers=case.layers, vocab=case.vocab, **widths).to_dict())
-    return memory_need(shape, case.config, size, device=device)
+    micros = micros_of_a_step(examples, pairs, config.train, ranks=1, pair_weight=0.0)
+    sizes = [step_size(*micro, config.train) for micro in micros]
+    needs = [memory_need(shape, config, size, device=device) for size in sizes]
+    return max(needs, key=lambda need: need.total)
 
 
 def predict(case: Case) -> dict[str, Any]:

@@ -233,10 +233,25 @@ from .tokens.hf import (
 from .tokens.renderer import (
     Renderer as Renderer,
 )
+from .training.backends.monarch_actors import (
+    GeneratorActor as GeneratorActor,
+    TrainerActor as TrainerActor,
+)
 from .training.backends.prime_rl_loss import loss_fn as loss_fn
 from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,
+)
+from .training.diloco.executors.guide_executors import (
+    HFJobsExecutor as HFJobsExecutor,
+    LocalProcessExecutor as LocalProcessExecutor,
+    ModalExecutor as ModalExecutor,
+    ServerlessExecutor as ServerlessExecutor,
+)
+from .training.diloco.guide_allreduce import (
+    ObjectStoreAllReduce as ObjectStoreAllReduce,
+    make_diloco_outer_loop as make_diloco_outer_loop,
+    replica_entrypoint as replica_entrypoint,
 )
 from .training.on_policy.live import (
     RolloutSource as RolloutSource,

@@ -18,15 +18,15 @@ import pytest
 from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.trace import Text, ToolCall, Turn
+from composer_replication.data.chat import to_chat
 from composer_replication.data.sites.find_sites import find_sites
-from composer_replication.rollouts.envs.wire import to_chat
 from composer_replication.rollouts.task_source import TaskSource, nth_task, open_world
 from composer_replication.rollouts.verifiers_tasks import (
     INFO,
     PLUGIN,
     make_agent,
     plugin_source,
-    session_of,
+    session_of_trace,
     tasks_of,
 )
 from composer_replication.workshop.demonstrators import oracle
@@ -57,7 +57,7 @@ class Script:
             turn = Turn(role="assistant", author=None, blocks=(Text("Let me see."), call))
         written.append(turn)
         env.reply(turn)
-        return to_chat([turn])[0]
+        return to_chat(turn)[0]
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_an_episode_in_verifiers_is_the_episode_here(endpoint: tuple[str, Script
 def test_a_trace_is_a_session_with_its_errors(endpoint: tuple[str, Script]) -> None:
     url, script = endpoint
     trace = played(url)[0]
-    session = session_of(trace, name="s1")
+    session = session_of_trace(trace, name="s1")
     written = script.written[next(iter(script.twins))]
     said = [turn for turn in session.turns if turn.role == "assistant"]
     assert [turn.calls for turn in said] == [turn.calls for turn in written]

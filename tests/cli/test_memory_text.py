@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.step import make_data
-from composer_replication.cli.memory_text import found_card
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import settings_only
+from composer_replication.cli.memory_text import found_card, window_fit
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.training.memory.largest_forward import largest_forward
+from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.inputs import nulled_data
+from composer_replication.training.memory.largest_forward import largest_forward, step_size
 from composer_replication.training.memory.memory_model import StepSize
 from tests.cli.test_examples import logs_in, random_student
 from tests.cli.workspace import recompose
@@ -99,26 +104,109 @@ def test_without_a_gpu_it_is_the_machines_memory(monkeypatch: pytest.MonkeyPatch
         found_card(-1.0)
 
 
+@pytest.mark.parametrize("cards", [1, 8])
+def test_cards_count_beside_a_gpu_that_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cards: int
+) -> None:
+    gpu = SimpleNamespace(name="A GPU", total_memory=80e9)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: gpu)
+    card, name = found_card(0.0, cards=cards)
+    assert (card.cards, card.total, card.device) == (cards, 80e9, "cuda")
+    assert ("each of 8 cards" in name) == (cards > 1) and "A GPU, 80 GB" in name
+    (tmp_path / "recompose.toml").write_text(f"{BIG}[train]\nfsdp = true\n", "utf-8")
+    job = settings_only(Common(config=(tmp_path / "recompose.toml",)))
+    fit, _, _ = window_fit(job, memory_gb=0.0, cards=cards)
+    assert fit is not None and ("gathered weights" in fit.need.terms) == (cards > 1)
+
+
+def test_cards_of_a_launch_are_those_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(name="A GPU", total_memory=80e9)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: gpu)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert found_card(0.0)[0].cards == 4 and found_card(0.0, cards=2)[0].cards == 2
+
+
+def sampler_of(config: Config, examples: list[Any], pairs: list[Any]) -> Sampler:
+    data = nulled_data(config, examples=examples, pairs=pairs, is_live=False)
+    return data.sampler(config)
+
+
 def test_the_largest_forward_holds_the_longest_examples_and_their_hints() -> None:
     example, pairs = make_data(400, sites=2, pairs=2, vocab=50)
-    settings = Config.model_validate({"train": {"preference": {"weight": 1.0}}}).train
+    config = Config.model_validate({"train": {"preference": {"weight": 1.0}}})
     spans = ((8, 60),)
     examples = [replace(example, actions=(), lm_spans=spans), short(example)]
-    size = largest_forward(examples, pairs, settings)
+    sampler = sampler_of(config, examples, pairs)
+    size = largest_forward(sampler, config.train, need=lambda size: size.tokens)
     assert size is not None
     views = example.hints
+    hint_tokens = sum(len(v.hint_ids) + len(v.target_ids) for v in views)
+    below_hints = max(v.span[0] for v in views)
     assert size == StepSize(
         tokens=size.tokens,
         lm=52 + 12,
         hinted=sum(len(v.target_ids) for v in views),
         sides=sum(p.num_response_tokens for p in pairs),
-        hint_tokens=sum(len(v.hint_ids) + len(v.target_ids) for v in views),
-        below_hints=max(v.span[0] for v in views),
+        hint_tokens=hint_tokens,
+        below_hints=below_hints,
+        read_alone=below_hints + hint_tokens,
         copied_keys=sum(len(p.prefix_ids) for p in pairs),
+        longest=size.longest,
     )
     # the rejected sides are the session's own messages; behind the last span nothing is computed
     row = max([*(v.span[1] for v in views), *(len(p.prefix_ids + p.rejected_ids) for p in pairs)])
     assert size.tokens == row + 20 + sum(len(p.chosen_ids) for p in pairs)
+    assert size.longest == row
+
+
+def test_the_largest_forward_is_that_of_the_steps_to_come() -> None:
+    """Not of the longest examples: two of 60 tokens do not fit together, two of 50 do."""
+    example, _ = make_data(400, sites=2, pairs=0, vocab=50)
+
+    def of(number: int, length: int) -> TrainingExample:
+        return replace(
+            short(example), id=f"x{number}", session_id=f"x{number}",
+            ids=tuple(range(number, number + length)), lm_spans=((1, length),),
+        )  # fmt: skip
+
+    examples = [of(n, 60 if n < 2 else 50) for n in range(6)]
+    for layout in ("tree", "rows"):
+        config = Config.model_validate(
+            {"train": {"micro_tokens": 100, "batch_examples": 3, "layout": layout, "steps": 40}}
+        )
+        sampler = sampler_of(config, examples, [])
+        size = largest_forward(sampler, config.train, need=lambda size: size.tokens)
+        assert size is not None and size.tokens == 100
+        few = largest_forward(
+            sampler, config.train.model_copy(update={"steps": 1}), need=lambda size: -size.tokens
+        )
+        assert few is not None and few.tokens < 100
+
+
+def test_rows_of_sessions_and_pairs_wait_for_their_backward_together() -> None:
+    example, pairs = make_data(400, sites=2, pairs=2, vocab=50)
+    example = replace(example, actions=(), lm_spans=((8, 60), (399, 400)))
+    settings = {"layout": "rows", "micro_tokens": 2000, "preference": {"weight": 1.0}}
+    config = Config.model_validate({"train": settings})
+    size = step_size([example], pairs, config.train)
+    longest = max(len(p.prefix_ids + p.chosen_ids) for p in pairs)
+    assert size.forwards == (400, 4 * longest) and size.tokens == sum(size.forwards)
+    teacher_rows = [len(example.teacher_ids(view)) for view in example.hints]
+    assert size.read_alone == 2 * max(teacher_rows)
+    few = config.train.model_copy(update={"micro_tokens": 500})  # one row in a forward
+    assert step_size([example], pairs, few).read_alone == max(teacher_rows)
+
+
+def test_anchors_and_what_a_contrast_reads_are_counted() -> None:
+    example, _ = make_data(400, sites=2, pairs=0, vocab=50)
+    example = replace(example, actions=(), lm_spans=(), anchored=((350, 390),))
+    config = Config.model_validate({"train": {"hint": {"contrast": True}}})
+    plain = Config().train
+    assert step_size([example], [], plain).anchors == 40
+    read = [step_size([example], [], train).hint_tokens for train in (plain, config.train)]
+    assert read[1] >= read[0]
 
 
 def short(example: TrainingExample) -> TrainingExample:

@@ -41,6 +41,8 @@ class ExecutorConformance:
     exit_codes = True
     start_s = 60.0
     """How long a job may take to start and end at this provider."""
+    cancelled = "cancelled"
+    """What the provider calls a job that was cancelled."""
     secret_store = True
     """Whether the executor can hand secrets over; else it must refuse them by name."""
 
@@ -144,12 +146,23 @@ class ExecutorConformance:
         assert executor.poll(handle).state == "running"
         executor.cancel(handle)
         executor.cancel(handle)
-        assert self.ended(executor, handle).state == "cancelled"
+        assert self.ended(executor, handle).state == self.cancelled
         deadline = time.monotonic() + self.start_s
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not Path(f"/proc/{pid}").exists()
         executor.cancel(handle)
+
+    def test_a_cancelled_group_starts_nothing_again(
+        self, executor: Executor, tmp_path: Path
+    ) -> None:
+        group = ReplicaGroup(executor, max_attempts=3)
+        group.launch([self.job(tmp_path, SLEEP)])
+        self.pids(tmp_path)
+        group.cancel()
+        with pytest.raises(ReplicaError, match="cancelled"):
+            group.collect(timeout_s=self.start_s)
+        assert len(self.pids(tmp_path)) == 1
 
     def test_a_killed_process_is_a_failure(self, executor: Executor, tmp_path: Path) -> None:
         group = ReplicaGroup(executor)

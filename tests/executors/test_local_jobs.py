@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.errors import ConfigError, DataError, ReplicaError
+from composer_replication.core.errors import (
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    ReplicaError,
+)
 from composer_replication.training.diloco.executors import done_marker
 from composer_replication.training.diloco.executors.done_marker import (
     read_marker,
@@ -26,6 +31,8 @@ from composer_replication.training.diloco.executors.jobs import (
     local_folder,
 )
 from composer_replication.training.diloco.executors.local_jobs import LocalProcesses
+from composer_replication.training.diloco.executors.modal_jobs import ModalSandboxes
+from composer_replication.training.diloco.executors.ray_jobs import RayJobs
 from composer_replication.training.diloco.executors.replica_group import ReplicaGroup
 from tests.executors.conformance import SLEEP, ExecutorConformance
 
@@ -200,3 +207,14 @@ def test_two_replicas_of_one_slot_are_refused(tmp_path: Path) -> None:
         other.name = "modal"
         ReplicaGroup.attach(other, group.to_json())
     group.cancel()
+
+
+@pytest.mark.parametrize("executor", [ModalSandboxes(), RayJobs()], ids=["modal", "ray"])
+def test_a_provider_whose_package_is_missing_says_how_to_install_it(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("modal", "ray", "ray.job_submission", "requests"):
+        monkeypatch.setitem(sys.modules, module, None)
+    job = ReplicaJob(argv=("true",), slot=0, results="s3://bucket/run")
+    with pytest.raises(MissingExtraError, match=rf"pip install '{executor.name}"):
+        executor.launch(job)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.cli import doctor_backends, train_backends
+from composer_replication.cli import backend_refusals, doctor_backends
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
@@ -49,10 +49,10 @@ def test_every_trainer_is_a_value_of_the_setting_and_hosts_known_features() -> N
 def test_a_backend_without_an_adapter_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(train_backends, "BACKENDS", {"reference": BACKENDS["reference"]})
+    monkeypatch.setattr(backend_refusals, "BACKENDS", {"reference": BACKENDS["reference"]})
     config = Config.model_validate({"train": {"backend": "trl"}})
     with pytest.raises(ConfigError, match="no adapter for trl"):
-        train_backends.check_backend(config, Dataset(examples=(), pairs=(), meta={}))
+        backend_refusals.check_backend(config, Dataset(examples=(), pairs=(), meta={}))
 
 
 def test_doctor_prints_each_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def direct(
 def test_the_loss_is_that_of_the_decision_tokens_alone(layout: str, contrast: bool) -> None:
     hint = {"divergence": KL_ST, "focus": "decision", "contrast": contrast}
     trainer, start = moved_trainer(layout, hint)
-    inputs, metrics = with_hint_controls(trainer, StepInputs(decided(), []), step=0)
+    inputs, metrics = with_hint_controls(trainer.config, StepInputs(decided(), []), step=0)
     assert metrics == {"hint/unfocused": 1} | ({"hint/no_donor": 0} if contrast else {})
     mean = direct(trainer, start.eval(), inputs.examples, contrast)
     expected = list(torch.autograd.grad(mean, list(trainer.trainable())))
@@ -93,7 +93,7 @@ def test_the_loss_is_that_of_the_decision_tokens_alone(layout: str, contrast: bo
 
 def test_by_default_every_token_of_the_message_is_distilled() -> None:
     trainer, _ = moved_trainer("rows", {"divergence": KL_ST})
-    inputs, metrics = with_hint_controls(trainer, StepInputs(decided(), []), step=0)
+    inputs, metrics = with_hint_controls(trainer.config, StepInputs(decided(), []), step=0)
     assert (inputs.examples, metrics) == (decided(), {})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.cli.job import Job
+from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.student_shape import StudentShape, student_shape
 from composer_replication.tokens.artefact import Dataset
@@ -26,7 +27,8 @@ HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a forward of this size needs, the card that it is for, and what would change that."""
+    """What a forward of this size needs, the card that it is for, and what would change that:
+    `remedy` is the first change, with those before it, after which this forward fits."""
 
     card: CardMemory
     name: str
@@ -34,16 +36,12 @@ class Fit:
     need: MemoryNeed
     window: int
     changes: Sequence[Change]
+    remedy: Change | None
 
     @property
     def fits(self) -> bool:
         """Whether the forward fits what can be used of the card."""
         return self.need.total <= self.card.usable
-
-    @property
-    def remedy(self) -> Change | None:
-        """The first change, with those before it, after which a window of this size fits."""
-        return next((c for c in self.changes if c.window >= self.size.tokens), None)
 
     def as_json(self) -> dict[str, Any]:
         """The numbers, in bytes and tokens."""
@@ -65,7 +63,8 @@ class Fit:
 
 
 def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
-    """The card asked about, else the GPU, else the machine's memory; 0 cards = this launch's."""
+    """The card that is asked about, else the GPU that PyTorch sees, else the machine's memory, with
+    its name. 0 cards = those of this launch."""
     if gigabytes < 0 or cards < 0:
         problem = f"no card has {gigabytes:g} GB" if gigabytes < 0 else f"{cards} cards"
         raise ConfigError(problem, where="--memory-gb, --cards", fix="e.g. --memory-gb 24")
@@ -78,9 +77,10 @@ def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
         torch: Any = importlib.import_module("torch")
         if torch.cuda.is_available():
             found = torch.cuda.get_device_properties(0)
-            return CardMemory(
-                total=found.total_memory
-            ), f"{found.name}, {found.total_memory / GB:.0f} GB"
+            name = f"{found.name}, {found.total_memory / GB:.0f} GB"
+            if cards > 1:
+                name = f"{each} like this {name}"
+            return CardMemory(total=found.total_memory, cards=cards), name
     except (ImportError, OSError):
         pass
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -102,14 +102,20 @@ def fit_of(
     if student.shape is None:
         return None
     card, name = found_card(memory_gb, cards=cards)
-    known: dict[str, Any] = {"context": student.context}
+    shape, known = student.shape, {"context": student.context}
+
+    def need(config: Config) -> MemoryNeed:
+        return memory_need(shape, config, size, device=card.device, ranks=card.cards)
+
+    found = tuple(changes(shape, job.config, card, **known))
     return Fit(
         card=card,
         name=name,
         size=size,
-        need=memory_need(student.shape, job.config, size, device=card.device, ranks=card.cards),
-        window=longest_window(student.shape, job.config, card, **known),
-        changes=tuple(changes(student.shape, job.config, card, **known)),
+        need=need(job.config),
+        window=longest_window(shape, job.config, card, **known),
+        changes=found,
+        remedy=next((c for c in found if need(c.config).total <= card.usable), None),
     )
 
 
@@ -124,13 +130,31 @@ def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | Non
 
 
 def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
-    """What the largest forward of a run needs; of live rollouts alone, one that is full."""
-    from composer_replication.training.memory.largest_forward import largest_forward  # PyTorch
+    """What the largest forward of a run on these examples needs; of what the student plays or
+    writes itself (rollouts.env, train.fork), one that is full."""
+    from composer_replication.training.draws.forked import without_views  # these three: PyTorch
+    from composer_replication.training.inputs import nulled_data
+    from composer_replication.training.memory.largest_forward import largest_forward
 
-    size = StepSize.full_window(job.config.train.micro_tokens)
+    config, student = job.config, student_shape(job.config.student)
+    shape = student.shape
+    if shape is None:
+        return None
+    card, _ = found_card(memory_gb, cards=cards)
+
+    def need(size: StepSize) -> float:
+        return memory_need(shape, config, size, device=card.device, ranks=card.cards).total
+
+    is_live, size = bool(config.rollouts.env), None
     if data.examples or data.pairs:
-        size = largest_forward(data.examples, data.pairs, job.config.train) or size
-    return fit_of(job, size, memory_gb=memory_gb, cards=cards)
+        examples = without_views(data.examples) if config.train.fork else data.examples
+        drawn = nulled_data(config, examples=examples, pairs=data.pairs, is_live=is_live)
+        ranks = {"ranks": card.cards, "hidden_size": shape.hidden}
+        size = largest_forward(drawn.sampler(config), config.train, need=need, **ranks)
+    full = StepSize.full_window(config.train.micro_tokens)
+    if size is None or is_live or config.train.fork:
+        size = max(full, size or full, key=need)
+    return fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
 
 
 def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
@@ -149,7 +173,7 @@ def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
     )
     if need.host:
         show_line(
-            f"          {need.host / GB:.1f} GB of the machine's memory beside (train.offload)"
+            f"          {need.host / GB:.1f} GB of the machine's memory beside it (train.offload)"
         )
     show_line(f" window   the longest that fits with these settings is {fit.window:,} tokens")
     if fit.changes:

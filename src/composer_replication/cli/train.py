@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from composer_replication.cli.backend_check import say_check
+from composer_replication.cli.backend_refusals import check_backend
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import say_evaluable
@@ -15,9 +16,10 @@ from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import (
+    OWN_LOOPS,
     Launch,
-    check_backend,
     finish_run,
+    step_engine_of,
     with_backend,
 )
 from composer_replication.cli.train_data import (
@@ -142,7 +144,7 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend != "reference":
+    if config.train.backend in OWN_LOOPS:
         return with_backend(job, student, data, run, kinds=kinds, **launch)
     with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
@@ -166,5 +168,6 @@ def train_command(
             on_step=shown,
             on_event=lambda event: show_event(job, event),
             on_progress=shown.progress,
+            step_engine=step_engine_of(config, resume=resumed is not None),
         )
     return finish_run(job, result)

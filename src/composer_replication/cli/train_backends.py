@@ -1,10 +1,8 @@
-"""The backends of `train`: refuse early, hand the run to TRL or Monarch, and print how a run
-ended."""
+"""The backends of `train`: hand the run over, and print how it ended."""
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from composer_replication.cli.job import Job
@@ -15,55 +13,30 @@ from composer_replication.cli.train_text import show_event
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.rundir import RunDir
-from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.registry import BACKENDS, trainers
 
 if TYPE_CHECKING:
     from composer_replication.models.load_student import Student
-    from composer_replication.training.loop import TrainResult
+    from composer_replication.training.loop import StepEngine, TrainResult
 
 
-def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
-    """Refuse, before a run exists, a backend that is not installed or cannot host the settings.
+def step_engine_of(config: Config, *, resume: bool) -> StepEngine | None:
+    """What takes the optimiser steps in the reference trainer's loop; None = that process itself.
 
-    Raises MissingExtraError or ConfigError. The user's own environment must make one task here, so
-    that its errors show early; returns its files.
+    Raises ConfigError for a run that a backend cannot resume.
     """
-    if config.train.backend not in BACKENDS:
+    if config.train.backend != "verl":
+        return None
+    if resume:
         raise ConfigError(
-            f"this version has no adapter for {config.train.backend}",
-            where="train.backend",
-            fix=f"use one of: {', '.join(trainers())}",
+            "verl's optimiser states are not in a checkpoint of this package",
+            where="--resume",
+            fix="start a new run from the run's weights (export), or use the reference trainer",
         )
-    if config.train.backend == "trl":
-        from composer_replication.training.backends._compat import require_trl
-        from composer_replication.training.backends.trl_settings import check_hosted
+    from composer_replication.training.backends.verl_run import step_engine
 
-        if model_kind(config.student.model) == "adapter":
-            raise ConfigError(
-                "TRL takes the base without its adapter for the reference, so a run cannot go on"
-                " from an adapter",
-                where="train.backend",
-                fix="use the reference trainer, or merge the adapter first: export --merged",
-            )
-        require_trl()
-        check_hosted(config, pairs=data.pairs)
-    if config.train.backend == "prime_rl":
-        from composer_replication.training.backends.prime_rl_settings import check_prime_rl
-
-        check_prime_rl(config, pairs=data.pairs)
-    if config.train.backend == "monarch":
-        from composer_replication.training.backends import monarch_hosted
-
-        monarch_hosted.require_monarch()
-        monarch_hosted.check_hosted(config)
-    if ":" not in config.rollouts.env:
-        return ()
-    from composer_replication.rollouts.task_source import try_world
-
-    return try_world(config.rollouts.env)
+    return step_engine
 
 
 class Launch(TypedDict):
@@ -83,9 +56,13 @@ def with_backend(
     kinds: frozenset[str] | None,
     **launch: Unpack[Launch],
 ) -> int:
-    """Train with the backend of the settings, which is not the reference trainer."""
+    """Train with the backend of the settings, which has a loop of its own (`OWN_LOOPS`)."""
     train = {"trl": with_trl, "monarch": with_monarch}[job.config.train.backend]
     return train(job, student, data, run, kinds=kinds, **launch)
+
+
+OWN_LOOPS = ("trl", "monarch")
+"""The backends with a loop of their own; the others run training/loop.py (`step_engine_of`)."""
 
 
 def with_trl(
@@ -128,8 +105,7 @@ def with_monarch(
     kinds: frozenset[str] | None,
     **launch: Unpack[Launch],
 ) -> int:
-    """Train in actors of Monarch: trainers, generators and environments in processes of their
-    own."""
+    """Train in actors of Monarch: trainers, generators and environments are processes."""
     from composer_replication.models.load_student import load_student
     from composer_replication.training.backends.monarch_run import (
         shutdown_monarch,

@@ -18,6 +18,8 @@
     ├── BudgetError        (RuntimeError)  the next call could cost more than is left
     │   └── NoSpaceError                   no disk space for the next answer
     ├── ReplicaError       (RuntimeError)  replicas that failed or did not end in time
+    ├── SyncError          (RuntimeError)  replicas that cannot meet over their store
+    │   └── SlotTakenError                 a replica whose slot another one holds
     └── StoppedError       (RuntimeError)  a run that a health rule stopped
 
 Each says what happened, where, and how to fix it (`what`, `where`, `fix`); the CLI prints the three
@@ -168,6 +170,16 @@ class StoppedError(ComposerError, RuntimeError):
     """A run that a health rule stopped (exit code 3), e.g. a channel was starved for too long."""
 
     exit_code = 3
+
+
+class SyncError(ComposerError, RuntimeError):
+    """Replicas that cannot meet over their store, e.g. because it cannot be written."""
+
+
+class SlotTakenError(SyncError):
+    """A replica whose slot another one holds (exit code 17): its data would count twice."""
+
+    exit_code = 17
 
 
 def pip_install(*words: str) -> str:

@@ -1,9 +1,16 @@
-"""How many rows of logits the fused losses hold at a time: no torch, for the memory model too."""
+"""How many rows of logits the fused losses hold at a time, and how many a kernel takes at once: no
+torch, for the memory model too."""
 
 from __future__ import annotations
 
 BUFFERS = {"cpu": 160 << 20, "cuda": 1 << 30}
 """Bytes of logits at a time on a device, student's and teacher's together."""
+BLOCKS = {"cpu": 1 << 18, "cuda": 1 << 26}
+"""Numbers of a block, the rows that a kernel takes at once: they fit a processor's cache; on a GPU
+small ones would not fill it."""
+AUTOGRAD_BLOCKS = {"cpu": 1 << 20, "cuda": 1 << 24}
+"""The same where autograd takes a block's gradient: it keeps up to 14 matrices of a block's size,
+which would be 3.8 GB of the blocks above."""
 
 
 def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:

@@ -45,11 +45,13 @@ HeadGradient = Literal["forward", "backward"]
 class HeadLike(Protocol):
     """An output head: cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z / softcap).
 
-    models/forward.py has the implementation; losses must not import models.
+    Without a weight, the hidden states are the logits already (D = V), as a backend hands them over
+    that projects by itself. models/forward.py has the implementation; losses must not import
+    models.
     """
 
     @property
-    def weight_VD(self) -> Tensor: ...
+    def weight_VD(self) -> Tensor | None: ...
     @property
     def bias_V(self) -> Tensor | None: ...
     @property
@@ -91,10 +93,8 @@ def fused_divergence(
         raise ValueError(f"unknown divergence {divergence!r}")
     weight = {"jsd": beta, "kl(student, teacher)": 1.0, "kl(teacher, student)": 0.0}[divergence]
     curvature = 1.0 if raw or weight in (0.0, 1.0) else 1.0 / (weight * (1.0 - weight))
-    triton_can = student_ND.is_cuda and torch.float64 not in (
-        student_ND.dtype,
-        head.weight_VD.dtype,
-    )
+    dtypes = [t.dtype for t in (student_ND, head.weight_VD) if t is not None]
+    triton_can = student_ND.is_cuda and torch.float64 not in dtypes
     kernel = _divergence_kernel(weight, curvature, backend, triton_can=triton_can)
     return _fused_values(
         kernel,
@@ -291,11 +291,15 @@ def _fused_values(
 
 def _side(hidden_ND: Tensor, head: HeadLike) -> HeadInput:
     weight_VD, bias_V = head.weight_VD, head.bias_V
-    if hidden_ND.ndim != 2 or weight_VD.ndim != 2 or hidden_ND.shape[1] != weight_VD.shape[1]:
+    if weight_VD is None and (bias_V is not None or hidden_ND.ndim != 2):
+        raise ValueError(f"logits {tuple(hidden_ND.shape)} are not (N, V), or have a bias to add")
+    if weight_VD is not None and (
+        hidden_ND.ndim != 2 or weight_VD.ndim != 2 or hidden_ND.shape[1] != weight_VD.shape[1]
+    ):
         raise ValueError(
             f"hidden states {tuple(hidden_ND.shape)} and head {tuple(weight_VD.shape)} do not match"
         )
-    if bias_V is not None and bias_V.shape != weight_VD.shape[:1]:
+    if weight_VD is not None and bias_V is not None and bias_V.shape != weight_VD.shape[:1]:
         raise ValueError(
             f"bias {tuple(bias_V.shape)} and head {tuple(weight_VD.shape)} do not match"
         )
@@ -309,7 +313,7 @@ def _side(hidden_ND: Tensor, head: HeadLike) -> HeadInput:
 
 
 def _vocab(vocab: int | None, *sides: HeadInput) -> int:
-    sizes = [side.weight_VD.shape[0] for side in sides]
+    sizes = [side.vocab for side in sides]
     if vocab is None and len(set(sizes)) > 1:
         raise ValueError(
             f"student and teacher have {sizes[0]} and {sizes[1]} logits; say with vocab= how many"

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from composer_replication.losses.chunk_size import AUTOGRAD_BLOCKS, BLOCKS
+
 LOG2E, LN2 = 1.0 / math.log(2.0), math.log(2.0)
 # The floor of both exponents in a JSD, base 2: p_s is never 0, p_t / p_s never infinite, and equal
 # rows stay equal.
@@ -41,13 +43,14 @@ Rows = Callable[[Tensor, Tensor | None, Tensor | None, Tensor, bool], tuple[Tens
 class RowKernel:
     """A row function and what it needs: the unit of its logits, block size and scratch.
 
-    `block` is how many numbers a block may have on the CPU, `scratch` how many buffers of a block's
-    size the row function uses.
+    `block` is how many numbers a block may have on the CPU, and at least that on a GPU, where it
+    has `cuda_block`; `scratch` is how many buffers of a block's size the row function uses.
     """
 
     rows: Rows
     unit: float = LOG2E
-    block: int = 1 << 18
+    block: int = BLOCKS["cpu"]
+    cuda_block: int = BLOCKS["cuda"]
     scratch: int = 3
 
 
@@ -205,4 +208,5 @@ def autograd_rows(fn: Callable[..., Tensor]) -> RowKernel:
                 z_RV.copy_(grad_RV)
         return values_R.detach(), torch.ones_like(values_R)
 
-    return RowKernel(rows=rows, unit=1.0, block=1 << 20, scratch=0)
+    cpu, cuda = AUTOGRAD_BLOCKS["cpu"], AUTOGRAD_BLOCKS["cuda"]
+    return RowKernel(rows=rows, unit=1.0, block=cpu, cuda_block=cuda, scratch=0)

@@ -15,7 +15,6 @@ from torch import Tensor
 from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.losses.fused_eager import RowKernel
 
-_CUDA_BLOCK = 1 << 26  # numbers; blocks for a processor cache would be too small to fill a GPU
 # a head of lower precision is raised to float32 at once up to this many bytes, else tile by tile
 _WHOLE = 512 << 20
 _TILE = 64 << 20
@@ -23,22 +22,35 @@ _TILE = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadInput:
-    """Hidden states and the head that reads them: the student's or the teacher's."""
+    """Hidden states and the head that reads them: the student's or the teacher's. Without a weight
+    they are logits."""
 
     hidden_ND: Tensor
-    weight_VD: Tensor
+    weight_VD: Tensor | None
     bias_V: Tensor | None
     scale: float
     softcap: float | None
 
+    @property
+    def vocab(self) -> int:
+        """The number of logits."""
+        return self.hidden_ND.shape[1] if self.weight_VD is None else self.weight_VD.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of hidden states and weight together."""
+        hidden = self.hidden_ND.dtype
+        return (
+            hidden if self.weight_VD is None else torch.promote_types(hidden, self.weight_VD.dtype)
+        )
+
     def detached(self) -> HeadInput:
         """The same without gradient."""
-        bias_V = None if self.bias_V is None else self.bias_V.detach()
         return replace(
             self,
             hidden_ND=self.hidden_ND.detach(),
-            weight_VD=self.weight_VD.detach(),
-            bias_V=bias_V,
+            weight_VD=None if self.weight_VD is None else self.weight_VD.detach(),
+            bias_V=None if self.bias_V is None else self.bias_V.detach(),
         )
 
 
@@ -97,7 +109,7 @@ class _Fused(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden_ND: Tensor,
-        weight_VD: Tensor,
+        weight_VD: Tensor | None,
         bias_V: Tensor | None,
         settings: SweepSettings,
     ) -> Tensor:
@@ -194,9 +206,7 @@ def sweep_chunks(
     """
     # 1. Projections; a teacher that shares the student's head shares its float32 copy, too.
     hidden_ND = student.hidden_ND
-    work = torch.promote_types(
-        torch.promote_types(hidden_ND.dtype, student.weight_VD.dtype), torch.float32
-    )
+    work = torch.promote_types(student.dtype, torch.float32)
     rows, vocab = hidden_ND.shape[0], settings.vocab
     student_projection = Projection(student, settings, work, None)
     teacher_projections = [
@@ -212,7 +222,7 @@ def sweep_chunks(
     block = (
         settings.kernel.block
         if hidden_ND.device.type == "cpu"
-        else max(settings.kernel.block, _CUDA_BLOCK)
+        else max(settings.kernel.block, settings.kernel.cuda_block)
     )
     block_rows = max(1, min(block // vocab, shape[0]))
     scratch_SRV = torch.empty(
@@ -221,7 +231,7 @@ def sweep_chunks(
     result = SweepResult(values_N=torch.empty(rows, dtype=work, device=hidden_ND.device))
     if hidden:
         result.hidden_ND = torch.empty(hidden_ND.shape, dtype=work, device=hidden_ND.device)
-    if head:
+    if head and student.weight_VD is not None:
         result.weight_VD = torch.empty(student.weight_VD.shape, dtype=work, device=hidden_ND.device)
         result.weight_VD[vocab if rows else 0 :].zero_()
         result.bias_V = (
@@ -307,7 +317,9 @@ class Projection:
         self.temperature = settings.temperature
         self.source = side.weight_VD
         self.mixed = work == torch.float32 and mixes(side.weight_VD, side.hidden_ND)
-        if shared is not None and self._same(shared):
+        if side.weight_VD is None:
+            self.weight_VD = None
+        elif shared is not None and self._same(shared):
             self.weight_VD = shared.weight_VD
         else:
             weight_VD = side.weight_VD.detach()[: self.vocab]
@@ -324,29 +336,33 @@ class Projection:
     def _same(self, sibling: Projection) -> bool:
         a, b = self.source, sibling.source
         return (
-            a.data_ptr() == b.data_ptr()
+            a is not None
+            and b is not None
+            and a.data_ptr() == b.data_ptr()
             and a.dtype == b.dtype
             and a.shape == b.shape
             and a.stride() == b.stride()
         )
 
-    def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        if self.weight_VD.dtype == self.work or self.mixed:
-            yield slice(0, self.vocab), self.weight_VD
+    def _tiles(self, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        if weight_VD.dtype == self.work or self.mixed:
+            yield slice(0, self.vocab), weight_VD
             return
-        step = max(1, _TILE // (self.weight_VD.shape[1] * self.work.itemsize))
+        step = max(1, _TILE // (weight_VD.shape[1] * self.work.itemsize))
         for first in range(0, self.vocab, step):
             part = slice(first, min(first + step, self.vocab))
-            yield part, self.weight_VD[part].to(self.work)
+            yield part, weight_VD[part].to(self.work)
 
     def logits(self, part: slice, out_CV: Tensor) -> None:
         """Write the tempered logits of some rows, times the kernel's unit, into `out_CV`."""
         hidden_CD = self.side.hidden_ND.detach()[part]
-        if self.mixed:
+        if self.weight_VD is None:
+            out_CV.copy_(hidden_CD[:, : self.vocab]).mul_(self.inner)
+        elif self.mixed:
             mixed_product(hidden_CD, self.weight_VD.t(), out=out_CV).mul_(self.inner)
         else:
             hidden_CD = hidden_CD.to(self.work) * self.inner
-            for tile, weight_TD in self._tiles():
+            for tile, weight_TD in self._tiles(self.weight_VD):
                 torch.mm(hidden_CD, weight_TD.t(), out=out_CV[:, tile])
         if self.bias_V is not None:
             out_CV.add_(self.bias_V)
@@ -375,7 +391,10 @@ class Projection:
         factor_C = factor_C * (self.side.scale / self.temperature)
         if result.hidden_ND is not None:
             out_CD = result.hidden_ND[part]
-            for tile, weight_TD in self._tiles():
+            if self.weight_VD is None:
+                out_CD[:, : self.vocab] = grad_CV
+                out_CD[:, self.vocab :].zero_()
+            for tile, weight_TD in () if self.weight_VD is None else self._tiles(self.weight_VD):
                 if self.mixed:
                     out_CD.copy_(split_product(grad_CV, weight_TD))
                 elif tile.start == 0:
@@ -401,9 +420,13 @@ class Projection:
             out_VD.addmm_(grad_CV.t(), hidden_CD)
 
 
-def mixes(weight_VD: Tensor, hidden_ND: Tensor) -> bool:
+def mixes(weight_VD: Tensor | None, hidden_ND: Tensor) -> bool:
     """Whether the products take bfloat16 and sum in float32, for which only GPUs have units."""
-    return weight_VD.is_cuda and weight_VD.dtype == hidden_ND.dtype == torch.bfloat16
+    return (
+        weight_VD is not None
+        and weight_VD.is_cuda
+        and weight_VD.dtype == hidden_ND.dtype == torch.bfloat16
+    )
 
 
 def mixed_product(a_IJ: Tensor, b_JK: Tensor, *, out: Tensor | None = None) -> Tensor:

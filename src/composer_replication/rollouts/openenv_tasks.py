@@ -31,12 +31,12 @@ import pydantic
 
 from composer_replication.core.errors import StoppedError, need
 from composer_replication.rollouts.envs.env import Env, MakeEnv
-from composer_replication.rollouts.envs.openenv import Dialect, OpenEnvEnv, check_loopback
-from composer_replication.rollouts.envs.wire import (
+from composer_replication.rollouts.envs.env_json import (
     message_from_wire,
     message_to_wire,
     opening_to_wire,
 )
+from composer_replication.rollouts.envs.openenv import Dialect, OpenEnvEnv, check_loopback
 from composer_replication.rollouts.task_source import TaskSource, nth_task, open_world
 
 START_S = 60.0
@@ -131,7 +131,7 @@ def _server_classes() -> dict[str, Any]:
     interfaces = need("openenv.core.env_server.interfaces", extra="openenv")
 
     class MessageAction(types.Action):
-        """One message of the student, as rollouts/envs/wire.py writes it."""
+        """One message of the student, as rollouts/envs/env_json.py writes it."""
 
         message: dict[str, Any]
 

@@ -145,8 +145,24 @@ def prepare_data(
     never be fed, or if an item does not fit into one forward.
     """
     _check_sources(config, examples=examples, pairs=pairs, live=live, forked=forked)
-    draws_examples = live is None or config.train.lm_ce.weight > 0
+    is_live = live is not None
+    draws_examples = not is_live or config.train.lm_ce.weight > 0
     check_train_plan(config.train, examples=examples, pairs=pairs, imported=draws_examples)
+    data = nulled_data(config, examples=examples, pairs=pairs, is_live=is_live)
+    # after the placebo: the student writes below the hint that the placebo puts there
+    fork_points = () if forked is None else forked.fork_points(data.examples)
+    return replace(data, fork_points=fork_points)
+
+
+def nulled_data(
+    config: Config,
+    *,
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair],
+    is_live: bool,
+) -> TrainingData:
+    """What was imported, under the placebo of the settings; unchecked, and without fork points."""
+    draws_examples = not is_live or config.train.lm_ce.weight > 0
     nulled_examples, nulled_pairs = null_data(
         examples, pairs, settings=config.train, seed=config.seed, imported=draws_examples
     )
@@ -155,8 +171,6 @@ def prepare_data(
         imported_pairs=pairs,
         examples=nulled_examples,
         pairs=nulled_pairs,
-        # after the placebo: the student writes below the hint that the placebo puts there
-        fork_points=() if forked is None else forked.fork_points(nulled_examples),
         draws_examples=draws_examples,
     )
 

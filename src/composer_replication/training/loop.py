@@ -11,6 +11,7 @@ the same CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from composer_replication.training.step import train_step
 
 NUM_SAMPLES = 8
 """Episodes of a step that are written to samples/."""
+StepEngine = Callable[[TrainSetup], AbstractContextManager[Callable[..., Any]]]
+"""Opens a backend for a run, and gives what makes each step's work (`Trainer.begin_step`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +64,39 @@ def train(
     on_step: Listener | None = None,
     on_event: Listener | None = None,
     on_progress: Callable[[Phase], None] | None = None,
+    step_engine: StepEngine | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
 
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest
     checkpoint is loaded here, or the one after `resume_step` steps: later ones are then set aside.
     `reference` is a folder that keeps the reference's log-probs of the pairs between runs.
-    `on_progress` is called several times a second with the phase that a step is in.
+    `on_progress` is called several times a second with the phase that a step is in. `step_engine`
+    opens what takes the optimiser steps in place of this process (training/backends/).
     Raises StoppedError (exit code 3) if a channel stays starved or dead, or if a rule on the live
     policy is broken (the newest good weights are put back first), DataError if there is nothing to
     train on, ConfigError if an item does not fit into one forward.
     """
-    with open_training(
-        config,
-        student=student,
-        data=prepare_data(config, examples=examples, pairs=pairs, live=live, forked=forked),
-        run=run,
-        live=live,
-        forked=forked,
-        reference_folder=reference,
-        resume=resume,
-        resume_step=resume_step,
-        accept_changes=accept_changes,
-        on_step=on_step,
-        on_event=on_event,
-        on_progress=on_progress,
-    ) as setup:
+    with ExitStack() as stack:
+        setup = stack.enter_context(
+            open_training(
+                config,
+                student=student,
+                data=prepare_data(config, examples=examples, pairs=pairs, live=live, forked=forked),
+                run=run,
+                live=live,
+                forked=forked,
+                reference_folder=reference,
+                resume=resume,
+                resume_step=resume_step,
+                accept_changes=accept_changes,
+                on_step=on_step,
+                on_event=on_event,
+                on_progress=on_progress,
+            )
+        )
+        if step_engine is not None:
+            setup.trainer.begin_step = stack.enter_context(step_engine(setup))
         metrics = setup.last_metrics
         for step in range(setup.first_step, config.train.steps):
             metrics = take_step(setup, step=step)

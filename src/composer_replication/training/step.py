@@ -32,6 +32,7 @@ from torch import Tensor
 
 from composer_replication.core.channel_names import CHANNELS, Channel, Status
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
 from composer_replication.losses.channel import ChannelLoss
@@ -73,9 +74,9 @@ def train_step(
     """
     began, settings = time.perf_counter(), trainer.settings
     # 1. Count over all ranks, and cut this rank's share into micro-batches.
-    inputs, control_metrics = with_hint_controls(trainer, inputs, step=step)
+    inputs, control_metrics = with_hint_controls(trainer.config, inputs, step=step)
     counts = step_counts(inputs)
-    micros = rank_micro_batches(trainer, inputs)
+    work = (trainer.begin_step or StepWork)(trainer, inputs, counts, step=step)
     fed: list[Channel] = [
         name
         for name, budget in budgets(settings, counts).items()
@@ -83,19 +84,18 @@ def train_step(
     ]
     # 2. Scale: each channel's weight, divided by the running mean of its gradient norm.
     shares = _counted_shares(settings, counts)
-    first_time = _measure_first_norms(trainer, micros, counts, fed, shares=shares, step=step)
+    first_time = _measure_first_norms(trainer, work, fed, shares=shares)
     scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
     if inputs.hint_sites:
         scales["hint"] *= min(1.0, counts.hint_views / inputs.hint_sites)
     metrics: dict[str, Any] = {"step": step + 1, **control_metrics}
     if step % settings.grad_every == 0:
-        metrics |= _parameter_norms(trainer, micros, counts, fed, step=step)
-    # 3. Forward and backward. The seed comes first: every pass of a step draws the same dropout.
-    trainer.seed(step)
-    observed = accumulate(trainer, micros, counts, scales=scales)
+        metrics |= work.parameter_norms(fed)
+    # 3. Forward and backward.
+    observed = work.backward(scales)
     # 4. Update the weights, and what follows them.
     loss = sum(scales[name] * observed[name].loss for name in CHANNELS)
-    update = _update(trainer, loss=loss, step=step)
+    update = work.update(loss=loss)
     metrics |= _move_taid(trainer, observed["hint"], step=step)
     # 5. Report, and stop if a channel has been silent for too long.
     statuses = trainer.health.update_statuses(_as_health_reads_it(trainer, observed))
@@ -108,6 +108,45 @@ def train_step(
         run_logger.step(metrics, trainer.health.warnings(statuses))
     trainer.health.check(statuses, step=step + 1)
     return metrics
+
+
+class StepWork:
+    """The forwards, backwards and the update of one step, in this process and its ranks.
+
+    A backend puts a class with the same methods into `Trainer.begin_step`.
+    """
+
+    def __init__(self, trainer: Trainer, inputs: StepInputs, counts: Counts, *, step: int) -> None:
+        self.trainer, self.counts, self.step = trainer, counts, step
+        self.micros = rank_micro_batches(trainer, inputs)
+
+    def measure(self) -> dict[Channel, ChannelStep]:
+        """Each channel's loss and gradient norm, without a backward of the trunk."""
+        return self._accumulate(None)
+
+    def parameter_norms(self, fed: Sequence[Channel]) -> dict[str, float]:
+        """The norm of each channel's gradient over the weights, by a separate backward."""
+        norms: dict[str, float] = {}
+        for name in fed:
+            self._accumulate({name: 1.0})
+            norms[f"{name}/grad_norm_parameters"] = gradient_norm(self.trainer.trainable())
+            self.trainer.optimiser.zero_grad()
+        return norms
+
+    def backward(self, scales: Mapping[Channel, float]) -> dict[Channel, ChannelStep]:
+        """Each channel's loss and gradient norm; the gradient of the scaled sum is left in the
+        weights."""
+        return self._accumulate(scales)
+
+    def update(self, *, loss: float) -> dict[str, Any]:
+        """Move the weights; returns the metrics. Raises StoppedError for a gradient or a loss that
+        is not finite, before any weight has moved."""
+        return _update(self.trainer, loss=loss, step=self.step)
+
+    def _accumulate(self, scales: Mapping[Channel, float] | None) -> dict[Channel, ChannelStep]:
+        # the seed comes first: every pass of a step draws the same dropout
+        self.trainer.seed(self.step)
+        return accumulate(self.trainer, self.micros, self.counts, scales=scales)
 
 
 def _counted_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
@@ -125,36 +164,16 @@ def _counted_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, fl
 
 
 def _measure_first_norms(
-    trainer: Trainer,
-    micros: list[Micro],
-    counts: Counts,
-    fed: Sequence[Channel],
-    *,
-    shares: Mapping[Channel, float],
-    step: int,
+    trainer: Trainer, work: StepWork, fed: Sequence[Channel], *, shares: Mapping[Channel, float]
 ) -> list[Channel]:
     """Give each channel that is fed for the first time a norm to be divided by, before anything
     moves; returns these channels."""
     first_time: list[Channel] = [name for name in fed if not trainer.means[name].weight]
     if first_time and trainer.settings.balance == "grad_norm":
-        trainer.seed(step)
-        for name, channel_step in accumulate(trainer, micros, counts, scales=None).items():
+        for name, channel_step in work.measure().items():
             if name in first_time:
                 trainer.means[name].add(channel_step.grad_norm / shares[name])
     return first_time
-
-
-def _parameter_norms(
-    trainer: Trainer, micros: list[Micro], counts: Counts, fed: Sequence[Channel], *, step: int
-) -> dict[str, float]:
-    """The norm of each channel's gradient over the weights, by a separate backward."""
-    norms: dict[str, float] = {}
-    for name in fed:
-        trainer.seed(step)
-        accumulate(trainer, micros, counts, scales={name: 1.0})
-        norms[f"{name}/grad_norm_parameters"] = gradient_norm(trainer.trainable())
-        trainer.optimiser.zero_grad()
-    return norms
 
 
 def _update(trainer: Trainer, *, loss: float, step: int) -> dict[str, Any]:
@@ -163,12 +182,7 @@ def _update(trainer: Trainer, *, loss: float, step: int) -> dict[str, Any]:
     Raises StoppedError if the loss or the gradient is not finite, before any weight has moved.
     """
     rate, norm = learning_rate(trainer.settings, step), gradient_norm(trainer.trainable())
-    if not (math.isfinite(norm) and math.isfinite(loss)):
-        raise StoppedError(
-            f"step {step + 1} is not finite: loss {loss}, gradient norm {norm}",
-            where="not_finite",
-            fix="lower train.learning_rate, or use student.dtype = float32",
-        )
+    check_finite(loss=loss, norm=norm, step=step)
     clipped = False
     if norm > 0:  # AdamW moves weights on a gradient of 0 too: by momentum and by weight decay
         clipped = trainer.clip.apply(trainer.trainable(), norm=norm)
@@ -178,6 +192,16 @@ def _update(trainer: Trainer, *, loss: float, step: int) -> dict[str, Any]:
             reference.update(trainer.models.student.model)
     trainer.optimiser.zero_grad()
     return {"loss": loss, "grad_norm": norm, "clipped": clipped, "lr": rate}
+
+
+def check_finite(*, loss: float, norm: float, step: int) -> None:
+    """Raise StoppedError if the loss or the gradient norm of a step is not finite."""
+    if not (math.isfinite(norm) and math.isfinite(loss)):
+        raise StoppedError(
+            f"step {step + 1} is not finite: loss {loss}, gradient norm {norm}",
+            where="not_finite",
+            fix="lower train.learning_rate, or use student.dtype = float32",
+        )
 
 
 def _channel_metrics(
@@ -224,7 +248,7 @@ def _as_health_reads_it(
 
 
 def with_hint_controls(
-    trainer: Trainer, inputs: StepInputs, *, step: int
+    config: Config, inputs: StepInputs, *, step: int
 ) -> tuple[StepInputs, dict[str, int]]:
     """The inputs with what train.hint asks of their views, and metrics: how many views were left
     out because there is no other hint to compare them with (`hint/no_donor`), and how many keep
@@ -232,7 +256,7 @@ def with_hint_controls(
 
     Raises ConfigError for views that cannot have it. The same on every rank.
     """
-    settings = trainer.settings.hint
+    settings = config.train.hint
     metrics: dict[str, int] = {}
     if not settings.weight:
         return inputs, metrics
@@ -244,7 +268,7 @@ def with_hint_controls(
         )
         examples = [example.focused() if example.hints else example for example in examples]
     if settings.contrast:
-        seed = stage_seed(trainer.config.seed, f"contrast:{step}")
+        seed = stage_seed(config.seed, f"contrast:{step}")
         examples, metrics["hint/no_donor"] = with_wrong_hints(
             examples, seed=seed, dataset=inputs.dataset
         )
@@ -305,7 +329,7 @@ def accumulate(
         for parameter in trainer.trainable():
             grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
             parameter.grad = _over_ranks(trainer, grad)
-    return _channel_steps(trainer.settings, counts, sums=sums, metric_sums=metric_sums)
+    return channel_steps_of_sums(trainer.settings, counts, sums=sums, metric_sums=metric_sums)
 
 
 def _score_micro_batches(
@@ -343,7 +367,7 @@ def _score_micro_batches(
             forwards.backward(models)
 
 
-def _channel_steps(
+def channel_steps_of_sums(
     settings: TrainSettings, counts: Counts, *, sums: Tensor, metric_sums: Tensor
 ) -> dict[Channel, ChannelStep]:
     """What a step measured of each channel. Raises AlignmentError if another number of tokens

@@ -162,6 +162,23 @@ class HealthSettings(Settings):
     more than two standard errors)."""
 
 
+class VerlSettings(Settings):
+    """Where verl's workers run; read if train.backend = "verl"."""
+
+    ray_workers: int = Field(default=0, ge=0)
+    """Ray workers, one GPU each (without CUDA: one CPU each); 0 = the ranks of this launch
+    (torchrun, or one process)."""
+    ray_nodes: int = Field(default=1, gt=0)
+    """Nodes over which the Ray workers are spread evenly."""
+
+    @model_validator(mode="after")
+    def _nodes_have_equally_many(self) -> Self:
+        if self.ray_workers % self.ray_nodes:
+            message = f"{self.ray_workers} workers cannot be spread evenly over {self.ray_nodes}"
+            raise ValueError(f"{message} nodes; set ray_workers to a multiple of ray_nodes")
+        return self
+
+
 class TrainSettings(Settings):
     """The trainer."""
 
@@ -169,6 +186,7 @@ class TrainSettings(Settings):
     """What runs the optimiser steps: training/loop.py, TRL's GRPOTrainer (extra `trl`; needs
     rollouts.env), verl, prime-rl or actors of Monarch. What each hosts: docs/backends.md. Short:
     --backend trl."""
+    verl: VerlSettings = VerlSettings()
     steps: int = Field(default=20, gt=0)
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs are added in proportion. 1 cannot feed

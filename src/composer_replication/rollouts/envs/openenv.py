@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.core.trace import ENVIRONMENT, ToolCall, ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
-from composer_replication.rollouts.envs.wire import (
+from composer_replication.rollouts.envs.env_json import (
     message_from_wire,
     message_to_wire,
     opening_from_wire,

@@ -1,5 +1,6 @@
 """The actors of `train.backend = "monarch"`: the workers of monarch_workers.py, in processes of a
-Monarch mesh. Only this file and monarch_run.py import Monarch (package torchmonarch).
+Monarch mesh. Only this file and monarch_run.py import Monarch (package torchmonarch), when it is
+there.
 
     mesh = this_host().spawn_procs(per_host={"gpus": 2})
     trainer = mesh.spawn("trainer", TrainerActor)            # two ranks of the reference loop
@@ -17,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from monarch.actor import Actor, current_rank, endpoint
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.core.errors import ComposerError
+from composer_replication.core.errors import ComposerError, need
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
+from composer_replication.training.backends.monarch_hosted import require_monarch
 from composer_replication.training.backends.monarch_workers import (
     EnvironmentHost,
     GeneratorWorker,
@@ -34,12 +35,25 @@ from composer_replication.training.backends.monarch_workers import (
     TrainerReport,
     TrainerWorker,
 )
+from composer_replication.training.backends.registry import MONARCH
 from composer_replication.training.backends.step_check import StepGradients, reference_steps
 from composer_replication.training.inputs import StepInputs
 
 
+def _names() -> tuple[Any, Any]:
+    """Monarch's Actor and endpoint; stand-ins without it, so that the classes can be named: making
+    one says what to install."""
+    if MONARCH.problem():
+        return object, lambda method: method
+    actor = need("monarch.actor", extra="monarch")
+    return actor.Actor, actor.endpoint
+
+
+Actor, endpoint = _names()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EndpointReply:
     """What an endpoint gives back: a value, an error of this package, or that the process of the
     environments is gone."""
 
@@ -48,12 +62,12 @@ class Answer:
     host_gone: bool = False
 
 
-def answer(call: Callable[..., Any], *arguments: Any) -> Answer:
+def answer(call: Callable[..., Any], *arguments: Any) -> EndpointReply:
     """Call, with an error of this package as a value."""
     try:
-        return Answer(value=call(*arguments))
+        return EndpointReply(value=call(*arguments))
     except ComposerError as error:
-        return Answer(error=error)
+        return EndpointReply(error=error)
 
 
 class TrainerActor(Actor):
@@ -61,7 +75,9 @@ class TrainerActor(Actor):
     checkpoints and its files."""
 
     def __init__(self) -> None:
-        _use_one_card(current_rank().rank, of_launcher=True)
+        require_monarch()
+        _use_cpu_without_a_card()
+        self._rank: int = need("monarch.actor", extra="monarch").current_rank().rank
         self._worker = TrainerWorker()
 
     @endpoint
@@ -77,7 +93,7 @@ class TrainerActor(Actor):
     @endpoint
     def weights(self) -> dict[str, torch.Tensor]:
         """The trainable weights of now; {} from all ranks but the first."""
-        return self._worker.weights() if current_rank().rank == 0 else {}
+        return self._worker.weights() if self._rank == 0 else {}
 
     @endpoint
     def end(self, notes: tuple[Note, ...]) -> TrainerReport:
@@ -103,22 +119,23 @@ class GeneratorActor(Actor):
     refused."""
 
     def __init__(self, parts: RunParts, number: int) -> None:
-        device = _use_one_card(parts.config.monarch.trainers + number)
+        require_monarch()
+        device = _card(parts.config.monarch.trainers + number)
         self._worker = GeneratorWorker(parts, device=device)
 
     @endpoint
-    def load(self, weights: dict[str, torch.Tensor], version: int) -> Answer:
+    def load(self, weights: dict[str, torch.Tensor], version: int) -> EndpointReply:
         """Take newer weights."""
         return answer(self._worker.load, weights, version)
 
     @endpoint
-    def play(self, share: Share, host: Any) -> Answer:
+    def play(self, share: Share, host: Any) -> EndpointReply:
         """The rollouts of a share, in the environments of a host."""
         gone: list[bool] = []
 
         def ask(method: str, *arguments: Any) -> Any:
             try:
-                reply: Answer = getattr(host, method).call_one(*arguments).get()
+                reply: EndpointReply = getattr(host, method).call_one(*arguments).get()
             except RuntimeError as error:
                 gone.append(is_dead(error))
                 raise
@@ -131,8 +148,8 @@ class GeneratorActor(Actor):
         except RuntimeError:
             if not any(gone):
                 raise
-            return Answer(host_gone=True)
-        return Answer(host_gone=True) if any(gone) else played
+            return EndpointReply(host_gone=True)
+        return EndpointReply(host_gone=True) if any(gone) else played
 
     @endpoint
     def process(self) -> int:
@@ -144,15 +161,16 @@ class EnvironmentActor(Actor):
     """Holds environments for generators in other processes; one answers at a time."""
 
     def __init__(self, parts: RunParts) -> None:
+        require_monarch()
         self._host = EnvironmentHost(parts)
 
     @endpoint
-    def make(self, step: int, index: int) -> Answer:
+    def make(self, step: int, index: int) -> EndpointReply:
         """A new environment of a step's task."""
         return answer(self._host.make, step, index)
 
     @endpoint
-    def call(self, number: int, method: str, *arguments: Any) -> Answer:
+    def call(self, number: int, method: str, *arguments: Any) -> EndpointReply:
         """Call a method of an environment."""
         return answer(self._host.call, number, method, *arguments)
 
@@ -167,11 +185,14 @@ def is_dead(error: BaseException) -> bool:
     return type(error).__name__ == "SupervisionError"
 
 
-def _use_one_card(number: int, *, of_launcher: bool = False) -> str:
-    """The device of an actor on this machine: cards go round, trainers first. Not run here."""
+def _use_cpu_without_a_card() -> None:
+    """Let accelerate join ranks over gloo; on cards it takes LOCAL_RANK's."""
     if not torch.cuda.is_available():
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def _card(number: int) -> str:
+    """The device of a generator: cards go round, behind those of the trainers."""
+    if not torch.cuda.is_available():
         return "cpu"
-    if not of_launcher:  # trainers get theirs from LOCAL_RANK, through accelerate
-        torch.cuda.set_device(number % torch.cuda.device_count())
     return f"cuda:{number % torch.cuda.device_count()}"

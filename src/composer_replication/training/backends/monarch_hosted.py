@@ -1,6 +1,6 @@
 """The settings of a run that the Monarch backend hosts; the rest is refused by name.
 
-check_hosted(config)
+check_hosted_by_monarch(config)
 
 The trainer's ranks run the reference loop, so all its channels, objectives, teachers and controls
 are hosted. What is refused plays or samples outside of the actors.
@@ -13,7 +13,7 @@ from composer_replication.core.errors import ConfigError, MissingExtraError
 from composer_replication.training.backends.registry import MONARCH
 
 
-def check_hosted(config: Config) -> None:
+def check_hosted_by_monarch(config: Config) -> None:
     """Raise ConfigError for a setting that the actors cannot carry out."""
     rules = [
         (

@@ -60,7 +60,7 @@ class RemoteGenerator(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Slot:
+class _GeneratorSlot:
     """The place of one generator; None while a new one is started."""
 
     number: int
@@ -106,7 +106,7 @@ class GeneratorPool:
         self._start, self._weights, self._note, self._prepare = start, weights, note, prepare
         self._held: Mapping[str, Tensor] = {}
         self._changed = threading.Condition()
-        self._slots = [_Slot(number=n) for n in range(config.monarch.generators)]
+        self._slots = [_GeneratorSlot(number=n) for n in range(config.monarch.generators)]
         self._failed: StoppedError | None = None
         self._ended = False
 
@@ -194,7 +194,7 @@ class GeneratorPool:
             raise current.error
         return [rollout for number in range(current.size) for rollout in current.done[number]]
 
-    def _work(self, slot: _Slot, current: _Round) -> None:
+    def _work(self, slot: _GeneratorSlot, current: _Round) -> None:
         """Play shares with one generator until all are done, whoever does them."""
         while (item := self._next_share(slot, current)) is not None:
             (number, share), generator = item
@@ -221,7 +221,7 @@ class GeneratorPool:
                 self._changed.notify_all()
 
     def _next_share(
-        self, slot: _Slot, current: _Round
+        self, slot: _GeneratorSlot, current: _Round
     ) -> tuple[tuple[int, Share], RemoteGenerator] | None:
         """A share that waits, once this slot has a generator; None as soon as all are done."""
         with self._changed:
@@ -235,7 +235,7 @@ class GeneratorPool:
                     return current.waiting.popleft(), slot.generator
                 self._changed.wait(_POLL_S)
 
-    def _hand(self, slot: _Slot) -> None:
+    def _hand(self, slot: _GeneratorSlot) -> None:
         generator = slot.generator
         if generator is None:
             return
@@ -244,7 +244,9 @@ class GeneratorPool:
         except DeadActorError as error:
             self._lost(slot, generator, error)
 
-    def _lost(self, slot: _Slot, generator: RemoteGenerator, error: DeadActorError) -> None:
+    def _lost(
+        self, slot: _GeneratorSlot, generator: RemoteGenerator, error: DeadActorError
+    ) -> None:
         """Start a new generator in place of a dead one, beside whatever else goes on."""
         with self._changed:
             if slot.generator is not generator:
@@ -258,7 +260,7 @@ class GeneratorPool:
             return
         threading.Thread(target=self._restart, args=(slot, True), daemon=True).start()
 
-    def _restart(self, slot: _Slot, again: bool = False) -> None:
+    def _restart(self, slot: _GeneratorSlot, again: bool = False) -> None:
         """Fill a slot; a new generator is given the weights that the others hold."""
         while not self._ended:
             try:
@@ -279,7 +281,7 @@ class GeneratorPool:
                     self._note("generator_back", generator=slot.number, version=self.version)
                 return
 
-    def _give_up(self, slot: _Slot, error: DeadActorError) -> None:
+    def _give_up(self, slot: _GeneratorSlot, error: DeadActorError) -> None:
         with self._changed:
             self._failed = StoppedError(
                 f"generator {slot.number} died {slot.failures} times in a row: {error}",

@@ -26,25 +26,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import monarch.actor
-from monarch.actor import HostMesh, ProcMesh, attach_to_workers, shutdown_context, this_host
-from monarch.spmd import setup_torch_elastic_env
 from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.core.errors import StoppedError, first_line
+from composer_replication.core.errors import StoppedError, first_line, need
 from composer_replication.core.rundir import open_run
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
 from composer_replication.training.backends.monarch_actors import (
-    Answer,
+    EndpointReply,
     EnvironmentActor,
     GeneratorActor,
     TrainerActor,
     is_dead,
 )
-from composer_replication.training.backends.monarch_hosted import check_hosted
+from composer_replication.training.backends.monarch_hosted import check_hosted_by_monarch
 from composer_replication.training.backends.monarch_pool import (
     DeadActorError,
     GeneratorPool,
@@ -81,7 +78,7 @@ def train_with_monarch(
     training/run/health.py is broken, or if trainers or generators cannot be kept alive.
     """
     config = parts.config
-    check_hosted(config)
+    check_hosted_by_monarch(config)
     notes = _Notes()
     with Cluster() as cluster:
         trainers = Trainers(cluster, ranks=config.monarch.trainers)
@@ -129,7 +126,7 @@ def monarch_steps(config: Config, *, student: Student) -> Iterator[TakeStep]:
 
 def shutdown_monarch() -> None:
     """End Monarch in this process; it cannot be used again here. Takes about ten seconds."""
-    shutdown_context().get()
+    _monarch("actor").shutdown_context().get()
 
 
 class Cluster:
@@ -139,12 +136,13 @@ class Cluster:
     def __init__(self) -> None:
         _prepare_process()
         self.generators: dict[int, int] = {}
-        self._meshes: list[ProcMesh] = []
+        self._meshes: list[Any] = []
         addresses = [a for a in os.environ.get(HOSTS, "").split(",") if a.strip()]
-        self._hosts: HostMesh = (
-            attach_to_workers(ca="trust_all_connections", workers=addresses)
+        actor = _monarch("actor")
+        self._hosts: Any = (
+            actor.attach_to_workers(ca="trust_all_connections", workers=addresses)
             if addresses
-            else this_host()
+            else actor.this_host()
         )
         self._num_hosts = max(1, len(addresses))
 
@@ -155,7 +153,7 @@ class Cluster:
         for mesh in self._meshes:
             self.stop(mesh)
 
-    def mesh(self, size: int, *, number: int = 0) -> ProcMesh:
+    def mesh(self, size: int, *, number: int = 0) -> Any:
         """A mesh of processes: that of number 0 on the first machine, the others on the rest."""
         hosts = self._hosts
         if self._num_hosts > 1:
@@ -165,7 +163,7 @@ class Cluster:
         self._meshes.append(mesh)
         return mesh
 
-    def stop(self, mesh: ProcMesh) -> None:
+    def stop(self, mesh: Any) -> None:
         """Stop the processes of a mesh; one whose processes are dead already is let go of."""
         if mesh in self._meshes:
             self._meshes.remove(mesh)
@@ -176,11 +174,13 @@ class Cluster:
 class Trainers:
     """The ranks of the reference loop, in one mesh: they are called together."""
 
-    def __init__(self, cluster: Cluster, *, ranks: int) -> None:
+    def __init__(
+        self, cluster: Cluster, *, ranks: int, actor: type[TrainerActor] = TrainerActor
+    ) -> None:
         mesh = cluster.mesh(ranks)
         if ranks > 1:
-            setup_torch_elastic_env(mesh)
-        self._actors = mesh.spawn("trainer", TrainerActor)
+            _monarch("spmd").setup_torch_elastic_env(mesh)
+        self._actors: Any = mesh.spawn("trainer", actor)
 
     def begin(self, parts: RunParts, launch: TrainerLaunch) -> TrainerReport:
         """Build the loop's setup in every rank."""
@@ -231,7 +231,7 @@ def _values(endpoint: Any, *arguments: Any) -> list[Any]:
 class _Host:
     """A process that holds environments, and how often in a row it was started again."""
 
-    mesh: ProcMesh | None = None
+    mesh: Any = None
     actor: Any = None
     failures: int = 0
 
@@ -303,7 +303,7 @@ class _Generator:
     """A generator actor as the pool sees it."""
 
     cluster: Cluster
-    mesh: ProcMesh
+    mesh: Any
     actor: Any
     hosts: _Hosts
 
@@ -326,8 +326,8 @@ class _Generator:
         """Let its process go."""
         self.cluster.stop(self.mesh)
 
-    def _ask(self, endpoint: Any, *arguments: Any) -> Answer:
-        reply: Answer = self._get(endpoint, *arguments)
+    def _ask(self, endpoint: Any, *arguments: Any) -> EndpointReply:
+        reply: EndpointReply = self._get(endpoint, *arguments)
         if reply.error is not None:
             raise reply.error
         return reply
@@ -368,8 +368,9 @@ class _Forward:
     def __call__(self, report: TrainerReport) -> TrainerReport:
         """The same, report to the listeners."""
         for listener, lines in ((self.on_event, report.events), (self.on_step, report.lines)):
-            for line in lines if listener is not None else ():
-                listener(dict(line))
+            if listener is not None:
+                for line in lines:
+                    listener(dict(line))
         if report.error is not None:
             raise report.error
         return report
@@ -378,6 +379,11 @@ class _Forward:
 def _prepare_process() -> None:
     """What must be so before the first actor: a fault is no reason to end this process, and the
     actors' processes find the same modules."""
-    monarch.actor.unhandled_fault_hook = lambda failure: None
+    _monarch("actor").unhandled_fault_hook = lambda failure: None
     paths = [str(Path(path).resolve()) for path in sys.path if path and Path(path).exists()]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+
+
+def _monarch(part: str) -> Any:
+    """A module of Monarch."""
+    return need(f"monarch.{part}", extra="monarch")

@@ -1,5 +1,5 @@
-"""The backends and environment libraries that this package has adapters for: which versions were
-tested, how each is installed, and what it hosts.
+"""The backends, environment libraries and executors that this package has adapters for: which
+versions were tested, how each is installed, and what it hosts.
 
 `recompose doctor` prints this table, docs/backends.md is written from it, and the adapters read
 their tested versions here. It imports none of them.
@@ -41,7 +41,7 @@ class Backend:
     """
 
     name: str
-    kind: Literal["trainer", "environments"]
+    kind: Literal["trainer", "environments", "executor"]
     package: str = ""
     lowest: tuple[int, ...] = ()
     below: tuple[int, ...] = ()
@@ -139,6 +139,24 @@ PRIME_RL = Backend(
     limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
     steps="composer_replication.training.backends.prime_rl_check:prime_rl_steps",
 )
+VERL = Backend(
+    name="verl",
+    kind="trainer",
+    package="verl",
+    lowest=(0, 9, 1),
+    below=(0, 10),
+    hosts={
+        **dict.fromkeys(
+            ("policy", "hint_full", "hint_sampled", "preference", "imported", "rollouts"), "yes"
+        ),
+        "ranks": "FSDP2, started by torchrun or as Ray workers",
+    },
+    limit=(
+        "verl takes the optimiser steps; rollouts are played here or by a server; tried on CPUs"
+        " (gloo) only"
+    ),
+    steps="composer_replication.training.backends.verl_run:verl_steps",
+)
 MONARCH = Backend(
     name="monarch",
     kind="trainer",
@@ -169,10 +187,38 @@ VERIFIERS = Backend(
     below=(0, 5),
     limit="our tasks as a taskset and harness, its traces as sessions; endpoint always named",
 )
+HF_JOBS = Backend(
+    name="hf_jobs",
+    kind="executor",
+    package="huggingface_hub",
+    lowest=(2, 4),
+    below=(3,),
+    limit="the SDK against a loopback server; no job of the Hub was paid for",
+)
+MODAL = Backend(
+    name="modal",
+    kind="executor",
+    package="modal",
+    lowest=(1, 6),
+    below=(1, 7),
+    limit="the SDK against a loopback control plane; no sandbox of Modal was paid for",
+)
+RAY = Backend(
+    name="ray",
+    kind="executor",
+    package="ray",
+    lowest=(2, 60),
+    below=(2, 61),
+    install=pip_install("ray[default]>=2.60,<2.61"),
+    limit="a real head on one machine; secrets are refused, because Ray would show them",
+)
+EXECUTORS = (HF_JOBS, MODAL, RAY)
 BACKENDS: Mapping[str, Backend] = {
-    backend.name: backend for backend in (REFERENCE, TRL, PRIME_RL, MONARCH, OPENENV, VERIFIERS)
+    backend.name: backend
+    for backend in (REFERENCE, TRL, VERL, PRIME_RL, MONARCH, OPENENV, VERIFIERS, *EXECUTORS)
 }
-"""Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
+"""Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments), and the
+executors that start replicas elsewhere."""
 
 
 def trainers() -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def _with_settings(trainer: Trainer, settings: TrainSettings) -> Trainer:
 
 
 def _reference_step(trainer: Trainer, inputs: StepInputs) -> StepGradients:
-    inputs, _ = with_hint_controls(trainer, inputs, step=0)
+    inputs, _ = with_hint_controls(trainer.config, inputs, step=0)
     trainer.seed(0)
     observed = accumulate(
         trainer, rank_micro_batches(trainer, inputs), step_counts(inputs), scales=trainer.weights

@@ -13,9 +13,10 @@ head's gradient is computed in the backward. Shapes: N loss tokens, P pairs, D h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,8 +25,7 @@ from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.channel import ChannelLoss
-from composer_replication.losses.fused import fused_logprobs
-from composer_replication.models.forward import Head, head_of
+from composer_replication.losses.fused import HeadLike, fused_logprobs
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.training.forwards.channel_weights import channel_weights
@@ -51,6 +51,21 @@ CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
     ("preference", "accuracy"),
     ("preference", "chosen_logratio"),
 )
+
+
+class ChannelModels(Protocol):
+    """What the losses read beside the hidden states: settings, and the heads of the models.
+
+    `TrainingModels` is one; a backend that runs the forwards by itself brings its own.
+    """
+
+    @property
+    def settings(self) -> TrainSettings: ...
+    @property
+    def taid_t(self) -> float: ...
+    def student_head(self) -> HeadLike: ...
+    def teacher_heads(self) -> Sequence[HeadLike]: ...
+    def reference_head(self) -> HeadLike: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +149,7 @@ def channel_losses(
 
 
 def losses_on(
-    models: TrainingModels,
+    models: ChannelModels,
     batch: Batch,
     *,
     forwards: ForwardResults,
@@ -142,13 +157,12 @@ def losses_on(
     counts: Counts,
 ) -> list[ChannelLoss]:
     """The unreduced values of the channels in use, on hidden states that exist already."""
-    model = models.student.model
     losses: list[ChannelLoss] = []
     if required.policy:
         losses += _policy(models, batch, forwards=forwards, required=required, counts=counts)
     if required.lm_ce:
         values_N = -fused_logprobs(
-            forwards.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
+            forwards.predictors("student", batch.lm), models.student_head(), batch.lm.ids_N
         )
         losses.append(
             ChannelLoss(
@@ -156,7 +170,7 @@ def losses_on(
             )
         )
     if required.hint and not models.settings.hint.is_credit:
-        student = (forwards.predictors("student", batch.hint_student), head_of(model))
+        student = (forwards.predictors("student", batch.hint_student), models.student_head())
         losses.append(
             hint_loss(
                 models.settings.hint,
@@ -175,7 +189,7 @@ def losses_on(
 
 
 def _policy(
-    models: TrainingModels,
+    models: ChannelModels,
     batch: Batch,
     *,
     forwards: ForwardResults,
@@ -184,7 +198,7 @@ def _policy(
 ) -> list[ChannelLoss]:
     """The objective on the current log-probs of the sampled tokens; with credit, on the advantages
     that the hint has moved, and the hint channel's report of it."""
-    head, hint_settings = head_of(models.student.model), models.settings.hint
+    head, hint_settings = models.student_head(), models.settings.hint
     logp_N = fused_logprobs(
         forwards.predictors("student", batch.action),
         head,
@@ -202,10 +216,10 @@ def _policy(
     return [policy_loss(logp_N, credited_batch, counts, models.settings.policy), credit.loss]
 
 
-def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[ScoredHidden]:
+def _teachers(models: ChannelModels, forwards: ForwardResults) -> list[ScoredHidden]:
     """The teachers' hidden states, each with its head, in the order of
     `ForwardResults.teachers`."""
-    heads = [reference.head() for reference in models.teachers]
+    heads = models.teacher_heads()
     return [
         (hidden_ND, heads[number % len(heads)])
         for number, hidden_ND in enumerate(forwards.teachers)
@@ -213,7 +227,7 @@ def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[ScoredHi
 
 
 def _preference(
-    models: TrainingModels,
+    models: ChannelModels,
     batch: Batch,
     *,
     forwards: ForwardResults,
@@ -238,7 +252,7 @@ def _preference(
     if required.anchors:
         values_N = -fused_logprobs(
             forwards.predictors("student", batch.anchor),
-            head_of(models.student.model),
+            models.student_head(),
             batch.anchor.ids_N,
         )
         values.append(values_N)
@@ -255,7 +269,7 @@ def _preference(
 
 
 def _pair_logprobs(
-    models: TrainingModels, batch: Batch, forwards: ForwardResults, required: RequiredForwards
+    models: ChannelModels, batch: Batch, forwards: ForwardResults, required: RequiredForwards
 ) -> tuple[Sides, Sides | None]:
     """(chosen_P, rejected_P) of the student, and of the reference if the objective has one: from
     the log-probs that the pairs carry, else from this step's forward."""
@@ -266,7 +280,7 @@ def _pair_logprobs(
         num_pairs=batch.num_pairs,
     )
 
-    def sides(hidden_ND: Tensor, head: Head) -> Sides:
+    def sides(hidden_ND: Tensor, head: HeadLike) -> Sides:
         return score_sides(
             fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
         )
@@ -278,16 +292,14 @@ def _pair_logprobs(
             raise AlignmentError(
                 f"{models.settings.preference.objective} without the reference's hidden states"
             )
-        reference = sides(forwards.reference_ND, models.references["preference"].head())
+        reference = sides(forwards.reference_ND, models.reference_head())
     return (
-        sides(forwards.predictors("pair", batch.response), head_of(models.student.model)),
+        sides(forwards.predictors("pair", batch.response), models.student_head()),
         reference,
     )
 
 
-def _chosen_ce(models: TrainingModels, batch: Batch, forwards: ForwardResults) -> Tensor:
+def _chosen_ce(models: ChannelModels, batch: Batch, forwards: ForwardResults) -> Tensor:
     """Cross-entropy of each token of the chosen sides, whose rows come first."""
     chosen = batch.response.first(batch.num_pairs)
-    return -fused_logprobs(
-        forwards.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
-    )
+    return -fused_logprobs(forwards.predictors("pair", chosen), models.student_head(), chosen.ids_N)

@@ -40,6 +40,7 @@ from composer_replication.losses.entries import clip_tokens, entry_clipped
 from composer_replication.losses.entropy import eopd_paper, eopd_soft_gate
 from composer_replication.losses.fused import (
     HeadGradient,
+    HeadLike,
     fused_divergence,
     fused_logprobs,
     fused_rows,
@@ -55,10 +56,9 @@ from composer_replication.losses.sampled import (
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.losses.taid import taid
 from composer_replication.losses.topk import topk_divergence
-from composer_replication.models.forward import Head
 from composer_replication.tokens.batch import Batch, Counts
 
-ScoredHidden = tuple[Tensor, Head]
+ScoredHidden = tuple[Tensor, HeadLike]
 """The hidden states (N, D) that a model predicts N tokens from, and the head that scores them."""
 PLAIN = ("kl(student, teacher)", "kl(teacher, student)", "jsd")
 AT_BOUND = 0.95

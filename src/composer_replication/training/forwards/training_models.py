@@ -17,6 +17,7 @@ from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.models.activations import check_tiles, checkpoint_layers
+from composer_replication.models.forward import Head, head_of
 from composer_replication.models.load_student import Student
 from composer_replication.models.sharding import Sharding, shard_model
 from composer_replication.models.tree_forward import why_not_tree
@@ -56,6 +57,18 @@ class TrainingModels:
         if self.reference_model is None:
             return (self.references["hint"],)
         return (self.references["hint"], self.reference_model)
+
+    def student_head(self) -> Head:
+        """The student's output head, differentiable."""
+        return head_of(self.student.model)
+
+    def teacher_heads(self) -> list[Head]:
+        """The heads of `teachers`, without gradient."""
+        return [teacher.head() for teacher in self.teachers]
+
+    def reference_head(self) -> Head:
+        """The head of the preference channel's reference, without gradient."""
+        return self.references["preference"].head()
 
     @property
     def taid_t(self) -> float:

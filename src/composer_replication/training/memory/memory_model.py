@@ -4,9 +4,13 @@
     need.total, need.terms           # bytes: {"weights": ..., "gradients": ..., ...}
 
 A step takes what it holds all the time (weights, copies, gradients, the optimiser's states) and the
-largest of four moments: a teacher reads the hints, the losses are computed, one layer is walked
+largest of a few moments: a teacher reads the hints, the losses are computed, one layer is walked
 back while the inputs of the others wait, the optimiser moves the weights. `terms` are those of the
 largest moment, so they add up to `total`.
+
+In layout "tree" a step has one forward with a gradient. In layout "rows" it has two, of the padded
+rows of sessions and of those of pairs, and both wait for their backward; every teacher reads padded
+rows before them, from their first token on.
 
 Computed, and checked against the peaks of runs on a CPU (benchmarks/memory_model.py); not measured
 on a GPU. Sources: memory/memory_terms.py for a layer; torch.optim.AdamW for its two states in the
@@ -19,7 +23,7 @@ Widths of a token: D hidden, b bytes of a hidden state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -29,7 +33,9 @@ from composer_replication.models.model_shape import ModelShape
 from composer_replication.training.memory.memory_terms import (
     FLOAT32,
     PART,
+    LayerBytes,
     at_the_start,
+    hint_block,
     in_a_layer,
     layer_bytes,
     part_bytes,
@@ -50,22 +56,29 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSize:
-    """Tokens of the largest forward of a step.
+    """Tokens of the largest micro-batch of a step.
 
-    `tokens` get a gradient; of them `lm`, `hinted`, `sides` and `actions` enter a loss; the hints'
-    branches add `hint_tokens` and see `below_hints` of the tokens; `copied_keys` is how many keys
-    branches with a gradient copy in each layer without FlexAttention.
-    training/memory/largest_forward.py counts them for given examples and pairs.
+    `tokens` get a gradient, in `forwards` of these sizes (() = in one); of them `lm`, `hinted`,
+    `sides`, `actions` and `anchors` enter a loss. A live teacher reads `hint_tokens` on the keys
+    and values of `below_hints` of the tokens; one that starts at the first token (another model,
+    and every teacher in layout "rows") has `read_alone` in its largest forward (0 = both of these
+    together). `copied_keys` is how many keys branches with a gradient copy in each layer without
+    FlexAttention, and `longest` the longest row. memory/largest_forward.py counts them for given
+    examples and pairs.
     """
 
     tokens: int
+    forwards: tuple[int, ...] = ()
     lm: int = 0
     hinted: int = 0
     sides: int = 0
     actions: int = 0
+    anchors: int = 0
     hint_tokens: int = 0
     below_hints: int = 0
+    read_alone: int = 0
     copied_keys: int = 0
+    longest: int = 0
 
     @classmethod
     def full_window(cls, tokens: int) -> Self:
@@ -75,9 +88,11 @@ class StepSize:
         return cls(
             tokens=tokens,
             lm=tokens,
+            actions=tokens,
             hinted=message,
             hint_tokens=2 * message,
             below_hints=tokens,
+            longest=tokens,
         )
 
 
@@ -181,6 +196,13 @@ class _Model:
         return self.all_weights and (frozen or bool(self.config.rollouts.env))
 
     @property
+    def samples_beside(self) -> bool:
+        """Whether this process holds a copy of the trained weights that samples beside the training
+        (on_policy/overlap.py)."""
+        rollouts, backend = self.config.rollouts, self.config.train.backend
+        return bool(rollouts.overlap) and rollouts.generator == "local" and backend == "reference"
+
+    @property
     def averages(self) -> bool:
         hint = self.config.train.hint
         return hint.weight > 0 and hint.teacher == "ema"
@@ -189,13 +211,25 @@ class _Model:
     def live_teacher(self) -> bool:
         """Whether the hint's teacher reads on the student's own keys and values."""
         hint = self.config.train.hint
-        return hint.weight > 0 and hint.teacher in ("live", "trust_region")
+        is_live = hint.weight > 0 and hint.teacher in ("live", "trust_region")
+        return is_live and not self.in_rows
 
     @property
     def other_teacher(self) -> bool:
-        """Whether another model reads the rows of the hints from their start."""
+        """Whether a teacher reads the rows of the hints from their start."""
         hint = self.config.train.hint
-        return hint.weight > 0 and hint.teacher != "live"
+        return hint.weight > 0 and not (hint.teacher == "live" and self.live_teacher)
+
+    @property
+    def teachers(self) -> int:
+        """How many models' hidden states make the hint's teacher, for each of its tokens."""
+        hint = self.config.train.hint
+        return (1 + (hint.teacher == "trust_region")) * (1 + hint.contrast)
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether sessions and pairs are padded rows, in a forward each."""
+        return self.config.train.layout == "rows"
 
     @property
     def optimiser_copies(self) -> float:
@@ -219,6 +253,7 @@ class _Model:
         held = {
             "weights": self.weights + adapters,
             "copy of the start": self.weights * self.has_frozen_copy,
+            "copy that samples": self.trained * self.samples_beside,
             "slow average": average * self.averages,
             "gradients": self.trained,
             "optimiser": numbers * STATE_8BIT_BYTES if self.in_8_bits else 2 * self.trained,
@@ -250,10 +285,14 @@ class _Step:
     size: StepSize
 
     @property
-    def tiles(self) -> int:
-        """Tokens of a tile, 0 = none."""
+    def forwards(self) -> tuple[int, ...]:
+        """Tokens of each forward with a gradient, in the order in which they run."""
+        return self.size.forwards or (self.size.tokens,)
+
+    def tiles(self, tokens: int) -> int:
+        """Tokens of a tile of a forward, 0 = none."""
         tile = self.model.config.train.tile
-        return tile if 0 < tile < self.size.tokens else 0
+        return tile if 0 < tile < tokens else 0
 
     @property
     def shape(self) -> ModelShape:
@@ -265,30 +304,27 @@ class _Step:
         return self.shape.hidden * self.model.state
 
     @property
-    def inputs(self) -> float:
-        """The inputs of all checkpointed layers."""
-        return float(self.shape.layers * self.hidden * self.size.tokens)
-
-    @property
     def host(self) -> float:
-        return self.inputs if self.model.config.train.offload else 0.0
+        """The inputs of all checkpointed layers, if they wait there."""
+        inputs = float(self.shape.layers * self.hidden * self.size.tokens)
+        return inputs if self.model.config.train.offload else 0.0
 
-    def kept(self) -> dict[str, float]:
-        """What all layers keep until their backward; on CUDA the inputs of two remain of those
-        that wait in host memory."""
-        train, tokens = self.model.config.train, self.size.tokens
-        per_layer = layer_bytes(
-            self.shape,
-            state=self.model.state,
-            all_weights=self.model.all_weights,
-            tiled=self.tiles > 0,
-        )
+    def kept(self, num_forwards: int | None = None) -> dict[str, float]:
+        """What all layers keep until their backward, of the first forwards alone if a number is
+        given; on CUDA the inputs of two remain of those that wait in host memory."""
+        train, forwards = self.model.config.train, self.forwards[:num_forwards]
+        tokens = sum(forwards)
         if train.checkpoint == "none":
-            kept = self.shape.layers * per_layer.total * tokens
-            return {"kept by all layers": float(kept + self.copied * self.shape.layers)}
+            kept = sum(self.layer(n).total * n for n in forwards)
+            copied = self.copied if len(forwards) == len(self.forwards) else 0.0
+            return {"kept by all layers": float(self.shape.layers * (kept + copied))}
         rotations = 2 * self.shape.head_dim * self.model.state * tokens
-        inputs = 2.0 * self.hidden * tokens if train.offload else self.inputs
-        return {"inputs of all layers": inputs + rotations}
+        layers = 2 if train.offload else self.shape.layers
+        return {"inputs of all layers": float(layers * self.hidden * tokens + rotations)}
+
+    def layer(self, tokens: int) -> LayerBytes:
+        """What a layer keeps for a token of a forward of so many."""
+        return layer_bytes(self.shape, **self.options, tiled=self.tiles(tokens) > 0)
 
     @property
     def copied(self) -> float:
@@ -301,14 +337,16 @@ class _Step:
 
     @property
     def losses_kept(self) -> dict[str, int]:
-        """Loss tokens of each channel that is on."""
+        """Loss tokens of each channel that is on; a token of lm_ce is none of the policy's."""
         size, train = self.size, self.model.config.train
         sides = size.sides if train.preference.both_sides else size.sides // 2
+        lm = size.lm * (train.lm_ce.weight > 0)
         tokens = {
-            "lm_ce": size.lm * (train.lm_ce.weight > 0),
+            "lm_ce": lm,
             "hint": size.hinted * (train.hint.weight > 0),
-            "policy": size.actions * (train.policy.weight > 0),
+            "policy": min(size.actions, size.tokens - lm) * (train.policy.weight > 0),
             "preference": sides * (train.preference.weight > 0),
+            "anchors": size.anchors * (train.preference.weight > 0),
         }
         return {name: n for name, n in tokens.items() if n}
 
@@ -316,29 +354,49 @@ class _Step:
         """So many bytes for every number of the loss tokens' hidden states."""
         return per_token * self.shape.hidden * sum(self.losses_kept.values())
 
+    @property
+    def of_teachers(self) -> float:
+        """The hidden states that the hint's teachers predict its tokens from."""
+        hinted = self.size.hinted * (self.model.config.train.hint.weight > 0)
+        return float(self.hidden * hinted * self.model.teachers)
+
     def reading(self) -> dict[str, float]:
-        """A live teacher on the keys and values up to the last hint, or another model on the rows
-        of the hints."""
+        """A live teacher on the keys and values up to the last hint, or a model on the rows of the
+        hints: in layout "rows" before the student's forwards, else behind them."""
         model, size = self.model, self.size
         if not (model.config.train.hint.weight and size.hint_tokens):
             return {}
-        moment = {**self.kept(), "hidden states": float(self.hidden * size.tokens)}
-        read = size.hint_tokens
-        if model.live_teacher:
-            per_token = 2 * self.shape.key * model.state
-            held = self.shape.layers if model.config.train.checkpoint == "layers" else 0
-            held_tokens = held * size.below_hints + size.below_hints + read
-            moment["keys and values for the hints"] = float(per_token * held_tokens)
+        beside: dict[str, float] = {"teachers' hidden states": self.of_teachers}
+        if not model.in_rows:
+            beside |= {**self.kept(), "hidden states": float(self.hidden * size.tokens)}
+        moments = [beside | self.own_keys] if model.live_teacher else []
         if model.other_teacher:
-            read += size.below_hints
-        scoring = scoring_bytes(self.shape, state=model.state) * read
-        return moment | {"teacher's forward": scoring + self.mask + model.unpacked}
+            alone = size.read_alone or size.below_hints + size.hint_tokens
+            moments.append(beside | self.forward_of_a_teacher(alone))
+        return max(moments, key=lambda moment: sum(moment.values()))
+
+    @property
+    def own_keys(self) -> dict[str, float]:
+        """The live teacher's branches, and the student's keys and values that they read."""
+        model, size = self.model, self.size
+        held = self.shape.layers if model.config.train.checkpoint == "layers" else 0
+        held_tokens = (held + 1) * size.below_hints + size.hint_tokens
+        key_values = float(2 * self.shape.key * model.state * held_tokens)
+        forward = self.forward_of_a_teacher(size.hint_tokens)
+        return {"keys and values for the hints": key_values, **forward}
+
+    def forward_of_a_teacher(self, tokens: int) -> dict[str, float]:
+        """A forward without a gradient, of so many tokens."""
+        tile = self.model.config.train.tile
+        scoring = scoring_bytes(self.shape, state=self.model.state, tokens=tokens, tile=tile)
+        return {"teacher's forward": scoring + self.mask + self.model.unpacked}
 
     @property
     def mask(self) -> float:
-        """The block mask of FlexAttention."""
+        """The block mask of FlexAttention, which layout "rows" does not use."""
         blocks = -(-self.size.tokens // 128)
-        return float(BLOCK_PAIR_BYTES * blocks * blocks * (self.model.device == "cuda"))
+        has_blocks = self.model.device == "cuda" and not self.model.in_rows
+        return float(BLOCK_PAIR_BYTES * blocks * blocks * has_blocks)
 
     def losses(self) -> dict[str, float]:
         """Every channel's gradient at its hidden states in float32, and the buffers of one."""
@@ -348,6 +406,7 @@ class _Step:
         return {
             **self.kept(),
             "hidden states": states + self.leaves(model.state + FLOAT32),
+            "teachers' hidden states": self.of_teachers,
             "logits of a chunk": self.chunk,
             "gradient of the head": self.head_gradients,
         }
@@ -359,12 +418,12 @@ class _Step:
         model, largest, vocab = self.model, 0.0, self.shape.vocab
         halves = model.device == "cuda" and model.state < FLOAT32
         copies = 0 if halves else 1 + (model.state < FLOAT32)
+        blocks, matrices = hint_block(model.config.train.hint)
         for name, tokens in self.losses_kept.items():
             hint = name == "hint"
-            sides = 1 + hint * (1 + (model.config.train.hint.teacher == "trust_region"))
+            sides = 1 + hint * model.teachers
             rows = min(chunk_rows(model.device, vocab, FLOAT32 * sides), tokens)
-            block = (1 << 18) if model.device == "cpu" else (1 << 26)
-            scratch = 3 * max(1, min(block // vocab, rows)) * hint
+            scratch = matrices * max(1, min(blocks[model.device] // vocab, rows)) * hint
             numbers = vocab * (rows * (sides + 2 * halves) + scratch)
             largest = max(largest, FLOAT32 * (numbers + copies * rows * self.shape.hidden))
         return largest + self.raised_head * bool(self.losses_kept)
@@ -379,44 +438,55 @@ class _Step:
 
     @property
     def head_gradients(self) -> float:
-        """In float32, one for each channel whose loss takes it in the forward; on CUDA two more
-        while a bfloat16 head's is computed."""
+        """In float32, one for each loss that takes it in the forward; on CUDA two more while a
+        bfloat16 head's is computed."""
         if not self.model.all_weights:
             return 0.0
-        early = sum(name in ("lm_ce", "hint") for name in self.losses_kept)
+        early = sum(name in ("lm_ce", "hint", "anchors") for name in self.losses_kept)
         split = 2 * (self.model.device == "cuda" and self.model.state < FLOAT32)
         return float((max(1, early) + split) * self.shape.vocab * self.shape.hidden * FLOAT32)
 
     def starting(self) -> dict[str, float]:
         """The gradients of the loss tokens gather at the final hidden states."""
-        model, tokens = self.model, self.size.tokens
+        model = self.model
         width = at_the_start(self.shape, state=model.state, all_weights=model.all_weights)
-        gathered = self.hidden * min(2, len(self.losses_kept))
-        states = (width + gathered) * tokens + self.leaves(2 * model.state)
-        return {**self.kept(), "hidden states": float(states)}
+        width += self.hidden * min(2, len(self.losses_kept))
+        return self._while_walking(
+            lambda tokens: {"hidden states": width * tokens + self.leaves(2 * model.state)}
+        )
 
     def walking_back(self) -> dict[str, float]:
         """One layer at its widest moment, while the inputs of the others wait."""
-        model, tokens, options = self.model, self.size.tokens, self.options
-        train = model.config.train
-        moments = in_a_layer(self.shape, **options, tiled=self.tiles > 0)
-        part = part_bytes(self.shape, **options) * min(tokens, PART) * (not self.tiles)
+        leaves = self.leaves(2 * self.model.state)
+        return self._while_walking(
+            lambda tokens: {"one layer": self._one_layer(tokens), "hidden states": leaves}
+        )
+
+    def _while_walking(self, of_one: Callable[[int], dict[str, float]]) -> dict[str, float]:
+        """The largest moment of the forwards' backwards, the last one's first: what one takes
+        beside what it and those before it keep."""
+        moments = [
+            {**self.kept(number), **of_one(tokens)}
+            for number, tokens in enumerate(self.forwards, 1)
+        ]
+        return max(moments, key=lambda moment: sum(moment.values()))
+
+    def _one_layer(self, tokens: int) -> float:
+        """A layer of a forward of so many tokens, at its widest moment, beside what is kept."""
+        model, options, tile = self.model, self.options, self.tiles(tokens)
+        moments = in_a_layer(self.shape, **options, tiled=tile > 0)
+        part = part_bytes(self.shape, **options) * min(tokens, PART) * (not tile)
         of_feed_forward = moments["feed-forward"] * tokens + part
         widest = max(*(value * tokens for value in moments.values()), of_feed_forward)
-        if train.checkpoint == "none":  # it is among those that all keep
-            kept = layer_bytes(self.shape, **options, tiled=self.tiles > 0)
-            widest -= kept.total * tokens
+        if model.config.train.checkpoint == "none":  # it is among those that all keep
+            widest -= self.layer(tokens).total * tokens
         else:
             widest += self.copied
-        if self.tiles:
-            tile = tile_bytes(self.shape, **options, tokens=self.tiles)
-            widest = max(widest, moments["feed-forward"] * tokens + tile)
+        if tile:
+            inner = tile_bytes(self.shape, **options, tokens=tile)
+            widest = max(widest, moments["feed-forward"] * tokens + inner)
         matrix = self.shape.hidden * self.shape.intermediate * model.state * model.all_weights
-        return {
-            **self.kept(),
-            "one layer": float(widest + matrix + self.mask + model.unpacked),
-            "hidden states": self.leaves(2 * model.state),
-        }
+        return float(widest + matrix + self.mask + model.unpacked)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from composer_replication.core.config.hint_settings import HintSettings
+from composer_replication.losses.chunk_size import AUTOGRAD_BLOCKS, BLOCKS
 from composer_replication.models.model_shape import ModelShape
 
 FLOAT32 = 4
@@ -188,6 +190,47 @@ _SCORING: Mapping[int, tuple[Widths, ...]] = {
 """What exists for a token of a forward without a gradient, at its widest moments."""
 
 
-def scoring_bytes(shape: ModelShape, *, state: int) -> float:
-    """Bytes for a token of a forward without a gradient, at the widest moment of a layer."""
-    return max(widths.bytes(shape) for widths in _SCORING[state])
+_SCORING_TILED: Mapping[int, tuple[Widths, ...]] = {
+    4: (Widths(20, 0, 0, 0), Widths(12, 0, 16, 8), Widths(12, 0, 12, 16)),
+    2: (Widths(10, 0, 0, 0), Widths(6, 0, 10.25, 0), Widths(6, 0, 6.5, 7.5)),
+}
+"""The same with train.tile, beside the inner states of one tile."""
+
+
+def scoring_bytes(shape: ModelShape, *, state: int, tokens: int, tile: int = 0) -> float:
+    """Bytes of a forward of so many tokens without a gradient, at the widest moment of a layer."""
+    if not 0 < tile < tokens:
+        return tokens * max(widths.bytes(shape) for widths in _SCORING[state])
+    feed_forward, *attention = _SCORING_TILED[state]
+    inner = _SCORING[state][0].inner * shape.intermediate * tile
+    moments = [tokens * widths.bytes(shape) for widths in attention]
+    return max(tokens * feed_forward.bytes(shape) + inner, *moments)
+
+
+# ---- the hint's loss ----
+
+_FUSED: Mapping[str, float] = {"jsd": 3.2}
+_ROW_BY_ROW: Mapping[str, float] = {"jsd": 12.1, "taid": 5.3, "eopd": 11.3, "soft_gate": 10.3}
+_KL, _KL_ROW_BY_ROW = 5.4, 10.3
+_TOP_K, _ENTRY_CLIP, _SAMPLED = 6.2, 14.1, 6.1
+
+
+def hint_block(hint: HintSettings) -> tuple[Mapping[str, int], float]:
+    """Numbers of a block of logits that the hint's loss takes at once, by device, and how many
+    matrices of that size it makes beside the logits: measured with PyTorch's allocator, which
+    tests/training/test_memory_losses.py repeats.
+
+    Example: hint_block(HintSettings())[1] == 3.2, the scratch of the fused JSD.
+    """
+    mixed = hint.contrast or hint.teacher == "trust_region"
+    if hint.estimator == "sampled_token" and hint.divergence != "eopd":
+        return (AUTOGRAD_BLOCKS, _SAMPLED) if mixed else (BLOCKS, 0.0)
+    plain = not mixed and not hint.entry_clip and hint.estimator == "full"
+    if plain and hint.divergence not in ("taid", "eopd", "soft_gate"):
+        return BLOCKS, _FUSED.get(hint.divergence, _KL)
+    matrices = _ROW_BY_ROW.get(hint.divergence, _KL_ROW_BY_ROW)
+    if hint.estimator == "top_k":
+        matrices = _TOP_K
+    elif hint.entry_clip:
+        matrices = _ENTRY_CLIP
+    return AUTOGRAD_BLOCKS, matrices + mixed

@@ -90,13 +90,13 @@ class WeightsCopy:
 class StepRollouts:
     """Samples the rollouts of each step, one step ahead if `rollouts.overlap` is 1.
 
-    `note(kind, **facts)` is called for a hand-over of weights to the `generator`, which is None if
-    this process samples.
+    `student` is the Student that is trained. `note(kind, **facts)` is called for a hand-over of
+    weights to the `generator`, which is None if this process samples.
     """
 
     config: Config
     live: GivesRollouts
-    student: Student
+    student: Any
     generator: HandsWeightsOver | None
     note: Callable[..., None]
     _copy: WeightsCopy | None = None

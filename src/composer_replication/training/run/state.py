@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -27,6 +28,7 @@ class Trainer:
     """What optimises: the optimiser, the clip, each channel's running mean and its health.
 
     `models` scores, and knows nothing of it. `on_progress` is called with the phase a step is in.
+    `begin_step` makes a step's work on a backend; None = `StepWork` of training/step.py.
     """
 
     config: Config
@@ -36,6 +38,7 @@ class Trainer:
     health: Health
     clip: GradientClip
     on_progress: Callable[[Callable[[], str]], None] = field(default=lambda phase: None)
+    begin_step: Callable[..., Any] | None = None
     means: dict[Channel, RunningMean] = field(
         default_factory=lambda: {name: RunningMean() for name in CHANNELS}
     )

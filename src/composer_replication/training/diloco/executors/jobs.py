@@ -17,6 +17,7 @@ Rules that every executor keeps, tested by tests/executors/conformance.py:
 
 from __future__ import annotations
 
+import importlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.errors import ConfigError, MissingExtraError
+from composer_replication.training.backends.registry import Backend
 
 State = Literal[
     "pending", "running", "ended", "failed", "preempted", "cancelled", "lost", "unknown"
@@ -129,6 +131,17 @@ class Executor(Protocol):
     def cancel(self, handle: str) -> None:
         """Stop the job if it still runs."""
         ...
+
+
+def sdk(module: str, *, backend: Backend) -> Any:
+    """Import a provider's package, or say how the tested version is installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the executor {backend.name} needs {module!r}: {error}",
+            fix=f"run: {backend.command()}",
+        ) from error
 
 
 def require_shared(job: ReplicaJob, *, shared: str, provider: str) -> None:

@@ -20,6 +20,7 @@ from composer_replication.core.errors import DataError, ReplicaError
 from composer_replication.training.diloco.executors.done_marker import read_marker
 from composer_replication.training.diloco.executors.jobs import Executor, JobStatus, ReplicaJob
 
+CANCELLED = "cancelled"
 LOG_TAIL = 2_000
 """Characters of a failed replica's log that its error shows."""
 
@@ -58,6 +59,12 @@ class ReplicaGroup:
                 self.cancel()
                 raise
 
+    def adopt(self, job: ReplicaJob, handle: str) -> None:
+        """Count a job that was launched before as the newest attempt of its slot."""
+        entry = self._slots.setdefault(job.slot, _Slot())
+        entry.attempts.append((job, handle))
+        entry.began = time.monotonic()
+
     def poll(self) -> dict[int, JobStatus]:
         """What the provider says about the newest attempt of each slot."""
         return {
@@ -73,8 +80,10 @@ class ReplicaGroup:
         return self.executor.logs(self._slots[slot].attempts[-1][1])
 
     def cancel(self) -> None:
-        """Stop every attempt that still runs."""
+        """Stop every attempt that still runs, and start none again."""
         for entry in self._slots.values():
+            if entry.open:
+                entry.failure = CANCELLED
             for _, handle in entry.attempts:
                 self.executor.cancel(handle)
 
@@ -126,19 +135,14 @@ class ReplicaGroup:
                 fix="attach with the executor that launched them",
             )
         group = cls(executor, max_attempts=max_attempts)
-        for slot, attempts in record["slots"].items():
-            entry = group._slots.setdefault(int(slot), _Slot(began=time.monotonic()))
+        for attempts in record["slots"].values():
             for attempt in attempts:
                 fields = {**attempt["job"], "argv": tuple(attempt["job"]["argv"])}
-                job = ReplicaJob(**fields, secrets=secrets or {})
-                entry.attempts.append((job, attempt["handle"]))
+                group.adopt(ReplicaJob(**fields, secrets=secrets or {}), attempt["handle"])
         return group
 
     def _start(self, job: ReplicaJob) -> None:
-        handle = self.executor.launch(job)
-        entry = self._slots.setdefault(job.slot, _Slot())
-        entry.attempts.append((job, handle))
-        entry.began = time.monotonic()
+        self.adopt(job, self.executor.launch(job))
 
     def _advance(self, slot: int) -> None:
         """Look at one open slot once: done, still running, to be started again, or failed."""
@@ -172,7 +176,8 @@ class ReplicaGroup:
         return f"{error or ended}" + (f"\n{tail}" if tail else "")
 
     def _results(self) -> dict[int, Mapping[str, Any]]:
-        failures = {slot: entry.failure for slot, entry in self._slots.items() if entry.failure}
+        ended = {slot: entry.failure for slot, entry in self._slots.items() if entry.failure}
+        failures = {slot: text for slot, text in ended.items() if text != CANCELLED} or ended
         results = {
             slot: entry.result for slot, entry in self._slots.items() if entry.result is not None
         }

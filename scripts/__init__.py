@@ -1,0 +1,1 @@
+"""A package of its own: the wheel of verl installs one of this name, which would hide ours."""

@@ -1,0 +1,360 @@
+"""The leaderless exchange: every replica offers its pseudo-gradient, and the first commit counts.
+
+    exchange = Exchange.join(store, spec, start=theta, clock=Clock(), timing=Timing())
+    sent = exchange.offer(delta, tokens=4096, steps=20)
+    commit = exchange.settle()         # wait, or propose; whoever creates commit.json first wins
+    exchange.apply(commit)             # every replica: same order, same arithmetic, same hash
+
+A replica proposes once everyone expected has offered, or once a quorum has and its own monotonic
+timer ran out. Expected are those that took part lately, and those that joined lately. The time of
+day decides nothing. What is in commit.json is final: a replica whose bits differ stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import uuid as uuids
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from composer_replication.core.errors import SyncError
+from composer_replication.training.diloco.blob_store import BlobStore
+from composer_replication.training.diloco.clock import Clock
+from composer_replication.training.diloco.codecs import decode_delta, encode_delta
+from composer_replication.training.diloco.flat_weights import vector_sha256
+from composer_replication.training.diloco.outer import (
+    OuterSettings,
+    OuterState,
+    mean_gradient,
+    outer_step,
+)
+from composer_replication.training.diloco.rendezvous import Anchors, Slots, agree_on_spec
+from composer_replication.training.diloco.round_offers import GoneError, RoundOffers
+from composer_replication.training.diloco.round_records import (
+    Commit,
+    Offer,
+    SlotClaim,
+    Spec,
+    commit_key,
+    delta_key,
+    from_bytes,
+    merged_key,
+    offer_key,
+    round_folder,
+    to_bytes,
+)
+
+_POLLS_PER_REFRESH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long a replica waits, in its own monotonic seconds.
+
+    `grace_s` from the moment a quorum has offered, `stall_s` for any outcome at all; between two
+    looks `poll_s`, growing to `max_poll_s`.
+    """
+
+    grace_s: float = 60.0
+    stall_s: float = 3600.0
+    poll_s: float = 0.02
+    max_poll_s: float = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One replica's side of the exchange, at the start of round `round`."""
+
+    store: BlobStore
+    spec: Spec
+    slots: Slots
+    anchors: Anchors
+    claim: SlotClaim
+    clock: Clock
+    timing: Timing
+    state: OuterState
+    round: int
+    theta_sha256: str
+    history: list[list[int]]
+    _offers: RoundOffers = field(init=False)
+    _proposed: tuple[Commit, OuterState] | None = None
+    _last_wait_s: float = 0.0
+
+    @classmethod
+    def join(
+        cls,
+        store: BlobStore,
+        spec: Spec,
+        *,
+        start: Tensor,
+        slot: int | None = None,
+        takeover: bool = False,
+        clock: Clock | None = None,
+        timing: Timing | None = None,
+        uuid: str = "",
+    ) -> Exchange:
+        """Agree on the spec, load the newest state (the first replica's is `start`), take a slot.
+
+        Raises ConfigError if the spec differs, SlotTakenError if another replica holds the slot.
+        """
+        clock, timing = clock or Clock(), timing or Timing()
+        spec = agree_on_spec(store, spec)
+        anchors, slots = Anchors(store, start.numel()), Slots(store)
+        if not anchors.rounds():
+            anchors.write(0, OuterState.start(start))
+        nobody = SlotClaim(slot=-1, epoch=0, uuid=uuid or uuids.uuid4().hex[:12], round=0)
+        exchange = cls(
+            store=store,
+            spec=spec,
+            slots=slots,
+            anchors=anchors,
+            claim=nobody,
+            clock=clock,
+            timing=timing,
+            state=OuterState.start(start),
+            round=-1,
+            theta_sha256="",
+            history=[],
+        )
+        exchange.reload()
+        while (commit := exchange.committed()) is not None:
+            exchange.apply(commit)
+        exchange.claim = slots.claim(
+            slot, uuid=nobody.uuid, round_number=exchange.round, takeover=takeover
+        )
+        return exchange
+
+    @property
+    def part(self) -> slice:
+        """The weights that this round is about."""
+        return self.spec.part(self.round, self.state.theta.numel())
+
+    @property
+    def outer(self) -> OuterSettings:
+        """The outer optimiser that all replicas agreed on."""
+        return OuterSettings(learning_rate=self.spec.learning_rate, momentum=self.spec.momentum)
+
+    def reload(self) -> None:
+        """Load the newest anchor; raises SyncError if it is no newer than this round."""
+        for number in reversed(self.anchors.rounds()):
+            if number <= self.round:
+                break
+            state = self.anchors.read(number)
+            if state is None:
+                continue
+            self._enter(number, state, sha256=vector_sha256(state.theta))
+            earlier = range(max(0, number - self.spec.recent), number)
+            found = [self._read_commit(at) for at in earlier]
+            self.history = [commit.slots for commit in found if commit is not None]
+            return
+        raise SyncError(
+            f"the blobs of round {self.round} are gone, and no later state stands in the store",
+            fix="start the run in a new folder of the store, from its newest checkpoint",
+        )
+
+    def committed(self) -> Commit | None:
+        """The outcome of this round, if there is one already."""
+        return self._read_commit(self.round)
+
+    def offer(self, delta: Tensor, *, tokens: int, steps: int) -> Tensor:
+        """Publish a pseudo-gradient of `part`; returns what the others will read of it."""
+        base = self.state.theta[self.part]
+        blob = encode_delta(delta, base, codec=self.spec.codec)
+        sent = decode_delta(blob, base)
+        key = delta_key(self.round, self.claim)
+        self.store.create(key, blob)
+        offer = Offer(
+            round=self.round,
+            slot=self.claim.slot,
+            epoch=self.claim.epoch,
+            uuid=self.claim.uuid,
+            blob=key,
+            sha256=hashlib.sha256(blob).hexdigest(),
+            num_bytes=len(blob),
+            base_sha256=self.theta_sha256,
+            schema_sha256=self.spec.schema_sha256,
+            tokens=tokens,
+            steps=steps,
+        )
+        place = offer_key(self.round, self.claim)
+        self.store.create(place, to_bytes(offer))
+        self._offers.add(place, offer, sent)
+        return sent
+
+    def settle(self) -> Commit:
+        """Wait for the round's outcome, and propose it when the time has come.
+
+        Raises SlotTakenError if this slot was taken over, SyncError after `stall_s`.
+        """
+        began, quorum_at, polls = self.clock.monotonic(), None, 0
+        pause = min(self.timing.max_poll_s, max(self.timing.poll_s, self._last_wait_s / 3))
+        while True:
+            keys = self.store.list(round_folder(self.round))
+            if commit_key(self.round) in keys and (commit := self.committed()) is not None:
+                self._last_wait_s = self.clock.monotonic() - began
+                return commit
+            self._offers.read(keys, fetch=self._gathers())
+            now = self.clock.monotonic()
+            if quorum_at is None and len(self._offers.valid()) >= self.spec.quorum:
+                quorum_at = now
+            waited = 0.0 if quorum_at is None else now - quorum_at
+            if self._is_time(waited) or polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
+                self.slots.refresh()
+                self.slots.check_held(self.claim)
+            if self._is_time(waited) and (commit := self._propose()) is not None:
+                self._last_wait_s = self.clock.monotonic() - began
+                return commit
+            if now - began > self.timing.stall_s:
+                raise self._stalled()
+            self.clock.sleep(pause)
+            pause, polls = min(self.timing.max_poll_s, pause * 1.5), polls + 1
+
+    def apply(self, commit: Commit) -> None:
+        """Take the round's outer step; raises SyncError if the weights are not the committed ones.
+
+        If its blobs are gone, the newest anchor is loaded instead.
+        """
+        try:
+            state = self._outcome(commit)
+        except GoneError:
+            self.reload()
+            return
+        self.history = [*self.history, commit.slots][-self.spec.recent :]
+        self._enter(commit.round + 1, state, sha256=commit.theta_sha256)
+        if commit.by == self.claim.uuid and self.round % self.spec.anchor_every == 0:
+            self.anchors.write(self.round, self.state)
+            self.anchors.collect_garbage()
+
+    def _outcome(self, commit: Commit) -> OuterState:
+        """The state that a commit leads to; raises SyncError if it is another one here."""
+        if self._proposed is not None:
+            mine, state = self._proposed
+            if (mine.offers, mine.theta_sha256) == (commit.offers, commit.theta_sha256):
+                return state
+        state = self._stepped(self._gradient(commit))
+        if (found := vector_sha256(state.theta)) != commit.theta_sha256:
+            raise SyncError(
+                f"round {commit.round} leads to other weights here: {found[:12]}, committed"
+                f" {commit.theta_sha256[:12]}",
+                fix="run every replica with the same PyTorch on the same kind of processor; start"
+                " this one again: it takes the committed weights",
+            )
+        return state
+
+    def check_slot(self) -> None:
+        """Raise SlotTakenError if this slot was taken over."""
+        self.slots.refresh()
+        self.slots.check_held(self.claim)
+
+    def leave(self) -> None:
+        """Release the slot: nobody waits for this replica any more."""
+        self.slots.release(self.claim)
+
+    def expected(self) -> set[int]:
+        """The slots that a proposal waits for: those of the last commits, and those that joined."""
+        live = self.slots.live()
+        recent = {slot for slots in self.history for slot in slots}
+        joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
+        return (recent & live.keys()) | joined
+
+    def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:
+        self.state, self.round, self.theta_sha256 = state, number, sha256
+        self._proposed = None
+        self._offers = RoundOffers(
+            store=self.store,
+            slots=self.slots,
+            clock=self.clock,
+            round=number,
+            base=state.theta[self.part],
+            theta_sha256=sha256,
+            schema_sha256=self.spec.schema_sha256,
+            poll_s=self.timing.poll_s,
+        )
+
+    def _read_commit(self, number: int) -> Commit | None:
+        key = commit_key(number)
+        data = self.store.get(key)
+        return None if data is None else from_bytes(Commit, data, key=key)
+
+    def _gathers(self) -> bool:
+        """Whether this replica reads the others' blobs: all do, or the lowest slot expected."""
+        if self.spec.gather == "peer":
+            return True
+        return self.claim.slot == min(self.expected(), default=self.claim.slot)
+
+    def _is_time(self, waited_s: float) -> bool:
+        """Whether to propose now; a publisher's deputies wait twice as long as it does."""
+        offers = self._offers.valid()
+        if len(offers) < self.spec.quorum:
+            return False
+        if waited_s >= self.timing.grace_s * (1 if self._gathers() else 2):
+            return True
+        if self.round == 0 and len(offers) < self.spec.replicas:
+            return False
+        return self._gathers() and offers.keys() >= self.expected()
+
+    def _propose(self) -> Commit | None:
+        """Create the commit of what was offered; returns the one that stands, None if no offer can
+        be used."""
+        offers = self._offers.accepted(max_norm_ratio=self.spec.max_norm_ratio)
+        if not offers:
+            return None
+        deltas = [self._offers.delta(offer) for offer in offers]
+        gradient = mean_gradient(deltas, self._shares(offers))
+        state = self._stepped(gradient)
+        norm = float(gradient.norm())
+        spread = sum(float((delta - gradient).norm()) ** 2 for delta in deltas) / len(deltas)
+        commit = Commit(
+            round=self.round,
+            offers=offers,
+            theta_sha256=vector_sha256(state.theta),
+            by=self.claim.uuid,
+            refused=self._offers.refused(),
+            norms=[float(delta.norm()) for delta in deltas],
+            drift=math.sqrt(spread) / norm if norm else 0.0,
+            step_norm=float((state.theta - self.state.theta).norm()),
+            **self._publish(gradient),
+        )
+        self._proposed = (commit, state)
+        if self.store.create(commit_key(self.round), to_bytes(commit)):
+            return commit
+        return self.committed()
+
+    def _publish(self, gradient: Tensor) -> dict[str, str]:
+        """Write the mean for those who do not gather; {} in gather mode "peer"."""
+        if self.spec.gather == "peer":
+            return {}
+        blob, key = (
+            encode_delta(gradient, gradient, codec="none"),
+            merged_key(self.round, self.claim.uuid),
+        )
+        self.store.create(key, blob)
+        return {"merged": key, "merged_sha256": hashlib.sha256(blob).hexdigest()}
+
+    def _shares(self, offers: Sequence[Offer]) -> list[float]:
+        return [float(o.tokens) if self.spec.token_weights else 1.0 for o in offers]
+
+    def _stepped(self, gradient: Tensor) -> OuterState:
+        return outer_step(self.state, gradient, settings=self.outer, part=self.part)
+
+    def _gradient(self, commit: Commit) -> Tensor:
+        """The mean pseudo-gradient that a commit names."""
+        if commit.merged:
+            return self._offers.read_blob(commit.merged, commit.merged_sha256)
+        deltas = [self._offers.delta(offer) for offer in commit.offers]
+        return mean_gradient(deltas, self._shares(commit.offers))
+
+    def _stalled(self) -> SyncError:
+        offered, waiting = (
+            sorted(self._offers.valid()),
+            sorted(self.expected() - self._offers.valid().keys()),
+        )
+        return SyncError(
+            f"round {self.round} had no outcome after {self.timing.stall_s:g} s: slots {offered}"
+            f" offered, a quorum is {self.spec.quorum}, slots {waiting} are waited for",
+            where="train.sync.stall_s",
+            fix="start more replicas; those that ran go on from this round",
+        )

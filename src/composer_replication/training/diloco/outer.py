@@ -1,0 +1,82 @@
+"""The outer optimiser: one step of SGD with Nesterov momentum on the mean pseudo-gradient.
+
+    pseudo-gradient = theta_initial - theta_local
+
+so plain SGD, which subtracts, moves towards the replicas; nothing is negated anywhere. The
+arithmetic is that of torch.optim.SGD, operation by operation, so that N replicas end a round with
+the bits of one process that runs it. Source: Douillard et al. 2023, DiLoCo (2311.08105), Alg. 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterSettings:
+    """Learning rate and momentum of the outer step; `nesterov` is published DiLoCo's."""
+
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+
+
+PRESETS = {
+    "nesterov": OuterSettings(),
+    "average": OuterSettings(learning_rate=1.0, momentum=0.0),
+}
+"""`average` takes the mean of the replicas' weights: no momentum moves the policy on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterState:
+    """The global weights at the start of a round, and the momentum (zeros at the first)."""
+
+    theta: Tensor
+    momentum: Tensor
+
+    @classmethod
+    def start(cls, theta: Tensor) -> OuterState:
+        """The state before the first round."""
+        return cls(theta, torch.zeros_like(theta))
+
+
+def mean_gradient(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The weighted mean of pseudo-gradients, summed in the order given.
+
+    Equal weights are a sum and one division, which is what a single process would do.
+
+    >>> mean_gradient([torch.tensor([1.0]), torch.tensor([4.0])], [1, 2]).item()
+    3.0
+    """
+    if not deltas or len(deltas) != len(weights):
+        raise DataError(f"{len(deltas)} pseudo-gradients with {len(weights)} weights")
+    equal = len(set(weights)) == 1
+    total = deltas[0].clone() if equal else deltas[0] * weights[0]
+    for delta, weight in zip(deltas[1:], weights[1:], strict=True):
+        total.add_(delta if equal else delta * weight)
+    return total.div_(len(deltas) if equal else sum(weights))
+
+
+def outer_step(
+    state: OuterState, gradient: Tensor, *, settings: OuterSettings, part: slice = slice(None)
+) -> OuterState:
+    """The state after one outer step on `part` of the weights; `state` is left as it is.
+
+    >>> plain = PRESETS["average"]
+    >>> state = OuterState.start(torch.tensor([2.0, 2.0]))
+    >>> outer_step(state, torch.tensor([0.5, -0.5]), settings=plain).theta.tolist()
+    [1.5, 2.5]
+    """
+    theta, momentum = state.theta.clone(), state.momentum.clone()
+    step = gradient
+    if settings.momentum:
+        momentum[part].mul_(settings.momentum).add_(gradient)
+        step = gradient.add(momentum[part], alpha=settings.momentum)
+    theta[part].add_(step, alpha=-settings.learning_rate)
+    return OuterState(theta, momentum)

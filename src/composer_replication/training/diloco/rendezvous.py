@@ -1,0 +1,198 @@
+"""Where replicas meet: the agreement on a spec, slots, and anchors for those who come late.
+
+A slot belongs to the claim of its highest epoch. A held slot is given to a newcomer only if it says
+that the holder is dead (`takeover`); the holder, if it lives after all, is refused from then on. A
+released slot, or one that nobody claimed, is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from composer_replication.core.errors import ConfigError, DataError, SlotTakenError, SyncError
+from composer_replication.core.rundir import diff_settings
+from composer_replication.training.diloco.blob_store import BlobStore
+from composer_replication.training.diloco.codecs import pack, unpack
+from composer_replication.training.diloco.outer import OuterState
+from composer_replication.training.diloco.round_records import (
+    SPEC,
+    SlotClaim,
+    Spec,
+    anchor_key,
+    anchor_round,
+    claim_key,
+    from_bytes,
+    read_claim_key,
+    round_folder,
+    to_bytes,
+)
+
+KEPT_ANCHORS = 2
+_SHOWN = 5
+
+
+def agree_on_spec(store: BlobStore, spec: Spec) -> Spec:
+    """Write the spec, or check it against the one that stands there.
+
+    Raises ConfigError that names what differs: other settings, weights or code.
+    """
+    if store.create(SPEC, to_bytes(spec)):
+        return spec
+    data = store.get(SPEC)
+    if data is None:
+        raise SyncError(f"{SPEC} was written and is gone", fix="give the run a folder of its own")
+    theirs = from_bytes(Spec, data, key=SPEC)
+    if lines := differences(theirs, spec):
+        more = f" (and {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
+        raise ConfigError(
+            "this replica does not match the run in the store: " + "; ".join(lines[:_SHOWN]) + more,
+            where=SPEC,
+            fix="start it with the run's own settings, student and version, or name another folder",
+        )
+    return theirs
+
+
+def differences(theirs: Spec, mine: Spec) -> list[str]:
+    """What differs between two specs, one line each: theirs -> mine."""
+    lines = diff_settings(theirs.settings, mine.settings)
+    if theirs.schema_sha256 != mine.schema_sha256:
+        lines += _weight_differences(theirs, mine)
+    for name in sorted({*theirs.identity, *mine.identity}):
+        if theirs.identity.get(name) != mine.identity.get(name):
+            lines.append(f"{name.removesuffix('_sha256')} is not the same")
+    compared = (name for name in Spec.__struct_fields__ if name not in _OWN_LINES)
+    for name in compared:
+        if getattr(theirs, name) != getattr(mine, name):
+            lines.append(f"{name}: {getattr(theirs, name)} -> {getattr(mine, name)}")
+    return lines
+
+
+_OWN_LINES = ("settings", "schema_sha256", "weights", "identity", "replicas")
+
+
+def _weight_differences(theirs: Spec, mine: Spec) -> list[str]:
+    old = {name: f"{shape} {dtype}" for name, shape, dtype in theirs.weights}
+    new = {name: f"{shape} {dtype}" for name, shape, dtype in mine.weights}
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return [f"weight {name}: {old.get(name)} -> {new.get(name)}" for name in changed] or [
+        "the weights come in another order"
+    ]
+
+
+@dataclass(slots=True)
+class Slots:
+    """The claims in the store, as far as they were read."""
+
+    store: BlobStore
+    newest: dict[int, SlotClaim] = field(default_factory=dict)
+    released: set[int] = field(default_factory=set)
+
+    def refresh(self) -> None:
+        """Read the claims: one LIST, and one GET for each new one."""
+        newest: dict[int, int] = {}
+        left: set[tuple[int, int]] = set()
+        for key in self.store.list("slots"):
+            if (found := read_claim_key(key)) is None:
+                continue
+            slot, epoch, is_left = found
+            newest[slot] = max(epoch, newest.get(slot, 0))
+            if is_left:
+                left.add((slot, epoch))
+        for slot, epoch in newest.items():
+            if slot not in self.newest or self.newest[slot].epoch < epoch:
+                self.newest[slot] = self._read(slot, epoch)
+        self.released = {slot for slot, epoch in newest.items() if (slot, epoch) in left}
+
+    def claim(self, slot: int | None, *, uuid: str, round_number: int, takeover: bool) -> SlotClaim:
+        """Take a slot, or the lowest free one; raises SlotTakenError if another replica holds
+        it."""
+        while True:
+            self.refresh()
+            wanted = self._free() if slot is None else slot
+            holder = self.newest.get(wanted)
+            if holder is not None and wanted not in self.released and not takeover:
+                raise SlotTakenError(
+                    f"slot {wanted} is held by replica {holder.uuid}, since round {holder.round}",
+                    fix="take another slot, or, if that replica is dead, set"
+                    " train.sync.takeover = true",
+                )
+            epoch = 0 if holder is None else holder.epoch + 1
+            mine = SlotClaim(slot=wanted, epoch=epoch, uuid=uuid, round=round_number)
+            if self.store.create(claim_key(wanted, epoch), to_bytes(mine)):
+                self.newest[wanted] = mine
+                self.released.discard(wanted)
+                return mine
+
+    def check_held(self, claim: SlotClaim) -> None:
+        """Raise SlotTakenError if a later epoch of the slot exists."""
+        holder = self.newest.get(claim.slot, claim)
+        if holder.epoch > claim.epoch:
+            raise SlotTakenError(
+                f"slot {claim.slot} was taken over by replica {holder.uuid}",
+                fix="let that replica go on; start this one with a slot of its own",
+            )
+
+    def holds(self, slot: int, epoch: int) -> bool:
+        """Whether this epoch is the slot's newest, as far as was read."""
+        holder = self.newest.get(slot)
+        return holder is None or holder.epoch == epoch
+
+    def live(self) -> dict[int, SlotClaim]:
+        """The claims that were not released, by slot."""
+        return {slot: c for slot, c in self.newest.items() if slot not in self.released}
+
+    def release(self, claim: SlotClaim) -> None:
+        """Say that a replica leaves: nobody waits for it any more."""
+        self.store.create(claim_key(claim.slot, claim.epoch, left=True), b"")
+
+    def _free(self) -> int:
+        taken = self.live()
+        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+
+    def _read(self, slot: int, epoch: int) -> SlotClaim:
+        key = claim_key(slot, epoch)
+        data = self.store.get(key)
+        if data is None:
+            raise SyncError(f"{key} was listed and is gone", fix="leave the store's files alone")
+        return from_bytes(SlotClaim, data, key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Whole states at the start of a round: theta and momentum, in float32."""
+
+    store: BlobStore
+    size: int
+
+    def rounds(self) -> list[int]:
+        """The rounds that have one, in order."""
+        return [anchor_round(key) for key in self.store.list("anchors")]
+
+    def write(self, number: int, state: OuterState) -> None:
+        """Write a state, unless one stands there."""
+        tensors = {"theta": state.theta, "momentum": state.momentum}
+        self.store.create(anchor_key(number), pack(tensors, {"round": str(number)}))
+
+    def read(self, number: int) -> OuterState | None:
+        """A state, or None if it was removed meanwhile; raises DataError for a damaged one."""
+        data = self.store.get(anchor_key(number))
+        if data is None:
+            return None
+        tensors, _ = unpack(data)
+        parts: Sequence[Tensor] = [tensors.get(k, Tensor()) for k in ("theta", "momentum")]
+        if any(part.numel() != self.size for part in parts):
+            raise DataError("an anchor of other weights", where=anchor_key(number))
+        return OuterState(*parts)
+
+    def collect_garbage(self) -> None:
+        """Remove what nobody needs who starts from the newest two anchors; never a commit."""
+        rounds = self.rounds()
+        old, kept = rounds[:-KEPT_ANCHORS], rounds[-KEPT_ANCHORS:]
+        for start, end in zip(old, [*old[1:], kept[0]] if kept else (), strict=False):
+            for number in range(start, end):
+                keys = self.store.list(round_folder(number))
+                self.store.delete([key for key in keys if not key.endswith("/commit.json")])
+            self.store.delete([anchor_key(start)])

@@ -1,0 +1,184 @@
+"""What stands in the store: keys, and the records below them. No key is ever written twice.
+
+spec.json                             what all replicas agree on
+slots/0002/0000.json                  claim of slot 2, epoch 0; 0000.left = released
+anchors/000008.safetensors            theta and momentum at the start of round 8
+rounds/000008/delta/0002.<uuid>       a pseudo-gradient
+rounds/000008/offer/0002.0000.json    its offer, written after the blob
+rounds/000008/merged.<uuid>           the mean, in gather mode "publisher"
+rounds/000008/commit.json             the round's outcome: the first one written counts
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from composer_replication.core.errors import DataError
+
+PROTOCOL = 1
+SPEC = "spec.json"
+_CLAIM = re.compile(r"slots/(\d+)/(\d+)\.(json|left)")
+_OFFER = re.compile(r"rounds/\d+/offer/(\d+)\.(\d+)\.json")
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replicas of one store must agree on; the first one to arrive writes it.
+
+    `identity` are hashes (start weights, environment), `settings` what decides the training.
+    """
+
+    protocol: int = PROTOCOL
+    code: str = ""
+    weights: list[tuple[str, list[int], str]]
+    schema_sha256: str
+    settings: dict[str, Any] = {}
+    identity: dict[str, str] = {}
+    inner_steps: int = 1
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+    token_weights: bool = False
+    codec: str = "none"
+    gather: str = "peer"
+    fragments: int = 1
+    replicas: int = 1
+    quorum: int = 1
+    recent: int = 2
+    anchor_every: int = 8
+    max_norm_ratio: float = 10.0
+
+    def part(self, round_number: int, size: int) -> slice:
+        """The weights that a round is about: all, or one fragment after the other.
+
+        >>> Spec(weights=[], schema_sha256="", fragments=3).part(4, 10)
+        slice(3, 6, None)
+        """
+        turn = round_number % self.fragments
+        return slice(size * turn // self.fragments, size * (turn + 1) // self.fragments)
+
+
+class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica's hold on a slot; a later epoch of the slot ends it."""
+
+    slot: int
+    epoch: int
+    uuid: str
+    round: int
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A pseudo-gradient that is ready to be read, taken at the weights with `base_sha256`."""
+
+    round: int
+    slot: int
+    epoch: int
+    uuid: str
+    blob: str
+    sha256: str
+    num_bytes: int
+    base_sha256: str
+    schema_sha256: str
+    tokens: int
+    steps: int
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a round: whose pseudo-gradients count, in this order, and what they lead to.
+
+    `refused` says why an offer does not count, by slot. `drift` is the spread of the replicas: the
+    root mean square distance from their mean, over the mean's norm.
+    """
+
+    round: int
+    offers: list[Offer]
+    theta_sha256: str
+    by: str
+    refused: dict[str, str] = {}
+    norms: list[float] = []
+    drift: float = 0.0
+    step_norm: float = 0.0
+    merged: str = ""
+    merged_sha256: str = ""
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots that took part."""
+        return [offer.slot for offer in self.offers]
+
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+def to_bytes(record: msgspec.Struct) -> bytes:
+    """A record as JSON."""
+    return msgspec.json.encode(record, order="deterministic")
+
+
+def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
+    """A record of this kind; raises DataError for other bytes."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"not a record of this version: {error}",
+            where=key,
+            fix="give each run a folder of its own in the store",
+        ) from error
+
+
+def round_folder(number: int) -> str:
+    """The folder of one round."""
+    return f"rounds/{number:06d}"
+
+
+def commit_key(number: int) -> str:
+    """Where a round's outcome stands."""
+    return f"{round_folder(number)}/commit.json"
+
+
+def delta_key(number: int, claim: SlotClaim) -> str:
+    """Where a replica's pseudo-gradient stands."""
+    return f"{round_folder(number)}/delta/{claim.slot:04d}.{claim.uuid}"
+
+
+def offer_key(number: int, claim: SlotClaim) -> str:
+    """Where a replica's offer stands."""
+    return f"{round_folder(number)}/offer/{claim.slot:04d}.{claim.epoch:04d}.json"
+
+
+def merged_key(number: int, uuid: str) -> str:
+    """Where a publisher's mean stands."""
+    return f"{round_folder(number)}/merged.{uuid}"
+
+
+def anchor_key(number: int) -> str:
+    """Where the state at the start of a round stands."""
+    return f"anchors/{number:06d}.safetensors"
+
+
+def anchor_round(key: str) -> int:
+    """The round of an anchor's key."""
+    return int(key.removeprefix("anchors/").removesuffix(".safetensors"))
+
+
+def claim_key(slot: int, epoch: int, *, left: bool = False) -> str:
+    """Where a claim stands, or the word that its replica left."""
+    return f"slots/{slot:04d}/{epoch:04d}.{'left' if left else 'json'}"
+
+
+def read_claim_key(key: str) -> tuple[int, int, bool] | None:
+    """(slot, epoch, left) of a key below slots/; None for another.
+
+    >>> read_claim_key(claim_key(2, 1, left=True))
+    (2, 1, True)
+    """
+    match = _CLAIM.fullmatch(key)
+    return (int(match[1]), int(match[2]), match[3] == "left") if match else None
+
+
+def read_offer_key(key: str) -> tuple[int, int] | None:
+    """(slot, epoch) of an offer's key; None for another key of the round."""
+    match = _OFFER.fullmatch(key)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,18 @@
+"""verl is optional: these tests run in its stage (`make backends`), and elsewhere give the reason
+for the skip."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from composer_replication.training.backends.registry import BACKENDS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def needs_verl() -> None:
+    """Skip if verl cannot be used, with the message that a user would get."""
+    if problem := BACKENDS["verl"].problem():
+        pytest.skip(f"{problem}: `make backends` runs this test")
+    os.environ["VERL_LOGGING_LEVEL"] = "ERROR"

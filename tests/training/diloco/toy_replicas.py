@@ -1,0 +1,227 @@
+"""A small model, the replicas that train it, and the single process that they have to equal."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.errors import ComposerError
+from composer_replication.training.diloco.blob_store import BlobStore, ObjectStore, open_store
+from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.flat_weights import (
+    FlatWeights,
+    schema_sha256,
+    vector_sha256,
+)
+from composer_replication.training.diloco.replica import Replica, SyncResult
+from composer_replication.training.diloco.round_records import Spec
+
+INNER_STEPS = 3
+PATIENT = Timing(grace_s=120.0, stall_s=120.0, poll_s=0.005, max_poll_s=0.05)
+
+
+class ToyModel:
+    """A two-layer network with its AdamW, trained on batches that depend on slot and step."""
+
+    def __init__(self, slot: int, dtype: torch.dtype = torch.float32) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(13, 37), torch.nn.Tanh(), torch.nn.Linear(37, 5)
+        ).to(dtype)
+        self.flat = FlatWeights.of(self.net)
+        self.adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        self.slot, self.step, self.dtype = slot, 0, dtype
+
+    def train(self, num_steps: int = INNER_STEPS) -> Tensor:
+        """Take inner steps; returns the weights after them."""
+        for _ in range(num_steps):
+            rng = torch.Generator().manual_seed(1000 * self.slot + self.step)
+            x = torch.randn(16, 13, generator=rng).to(self.dtype)
+            y = torch.randn(16, 5, generator=rng).to(self.dtype)
+            self.adam.zero_grad()
+            torch.nn.functional.mse_loss(self.net(x), y).backward()
+            self.adam.step()
+            self.step += 1
+        return self.flat.read()
+
+
+def toy_spec(**changes: Any) -> Spec:
+    """The spec that the toy's replicas agree on."""
+    weights = ToyModel(0).flat.schema()
+    given = {
+        "weights": weights,
+        "schema_sha256": schema_sha256(weights),
+        "inner_steps": INNER_STEPS,
+    }
+    return Spec(**{**given, **changes})
+
+
+def reference_hashes(
+    slots: Sequence[int], rounds: int, *, lr: float = 0.7, momentum: float = 0.9, sign: float = 1.0
+) -> list[str]:
+    """The weights after each round in one process, with torch.optim.SGD on the model itself."""
+    replicas = [ToyModel(slot) for slot in slots]
+    outer = ToyModel(0)
+    sgd = torch.optim.SGD(outer.net.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
+    hashes: list[str] = []
+    for _ in range(rounds):
+        theta = outer.flat.read()
+        for replica in replicas:
+            replica.flat.write(theta)
+            replica.train()
+        for index, parameter in enumerate(outer.net.parameters()):
+            total = torch.zeros_like(parameter)
+            for replica in replicas:
+                total += parameter.detach() - list(replica.net.parameters())[index].detach()
+            parameter.grad = sign * total / len(replicas)
+        sgd.step()
+        hashes.append(vector_sha256(outer.flat.read()))
+    return hashes
+
+
+def join_toy(
+    store: BlobStore, slot: int | None, spec: Spec, *, timing: Timing = PATIENT, **how: Any
+) -> tuple[ToyModel, Replica]:
+    """A model and its replica, with the weights of the round that it joined in."""
+    exchange = Exchange.join(
+        store, spec, start=ToyModel(0).flat.read(), slot=slot, timing=timing, **how
+    )
+    model = ToyModel(exchange.claim.slot)
+    replica = Replica(exchange, rounded=model.flat.rounded)
+    model.flat.write(replica.base)
+    return model, replica
+
+
+def train_toy(
+    model: ToyModel, replica: Replica, *, until: int, tokens: int = 1
+) -> list[SyncResult]:
+    """Train and sync until a round; returns what each sync did."""
+    results: list[SyncResult] = []
+    while replica.exchange.round < until:
+        results.append(replica.sync(model.train(), tokens=tokens, steps=INNER_STEPS))
+        model.flat.write(results[-1].weights)
+    return results
+
+
+def shared(store: ObjectStore) -> ObjectStore:
+    """The same store for another replica, with its own counts."""
+    return replace(store, traffic=type(store.traffic)())
+
+
+def in_threads(*works: Callable[[], Any]) -> list[Any]:
+    """Run the works at once; returns their results, or raises the first error."""
+    results: list[Any] = [None] * len(works)
+    errors: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            results[index] = works[index]()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "a replica hangs"
+    return results
+
+
+class DyingStore:
+    """A store whose process is killed at a point of the protocol, e.g. "before /offer/"."""
+
+    def __init__(self, inner: ObjectStore, point: str) -> None:
+        self.inner, self.traffic = inner, inner.traffic
+        self.when, self.what, number = [*point.split(), "1"][:3]
+        self.left = int(number)
+
+    def create(self, key: str, data: bytes) -> bool:
+        hit = self.what in key
+        self.left -= hit
+        if hit and self.left == 0 and self.when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        won = self.inner.create(key, data)
+        if hit and self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return won
+
+    def get(self, key: str) -> bytes | None:
+        return self.inner.get(key)
+
+    def list(self, prefix: str) -> Sequence[str]:
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.inner.delete(keys)
+
+
+@dataclass(slots=True)
+class Child:
+    """A replica in a process of its own, e.g. Child.start(url, slot=1, rounds=5)."""
+
+    process: BaseProcess
+    lines: Any
+
+    @classmethod
+    def start(
+        cls, url: str, *, slot: int | None, rounds: int, point: str = "", **options: Any
+    ) -> Child:
+        """Start one; `point` is where it kills itself, `options` change spec, timing, takeover."""
+        context = multiprocessing.get_context("forkserver")  # PyTorch is imported once
+        context.set_forkserver_preload([__name__])
+        lines = context.Queue()
+        child = context.Process(target=_child, args=(url, slot, rounds, point, options, lines))
+        child.start()
+        return cls(child, lines)
+
+    def next_round(self) -> dict[str, Any]:
+        """What the replica reports of its next sync."""
+        return self.lines.get(timeout=120)
+
+    def end(self) -> list[dict[str, Any]]:
+        """Wait for its end; returns what it reported meanwhile."""
+        reports: list[dict[str, Any]] = []
+        while self.process.is_alive() or not self.lines.empty():
+            with contextlib.suppress(queue.Empty):
+                reports.append(self.lines.get(timeout=0.05))
+        self.process.join()
+        return reports
+
+
+def _child(
+    url: str, slot: int | None, rounds: int, point: str, options: dict[str, Any], lines: Any
+) -> None:
+    torch.set_num_threads(1)
+    timing = replace(PATIENT, **options.pop("timing", {}))
+    how = {"takeover": options.pop("takeover", False)}
+    store: Any = open_store(url)
+    if point:
+        store = DyingStore(store, point)
+    try:
+        model, replica = join_toy(store, slot, toy_spec(**options), timing=timing, **how)
+        while replica.exchange.round < rounds:
+            (result,) = train_toy(model, replica, until=replica.exchange.round + 1)
+            report = {"round": result.round, "hash": result.theta_sha256}
+            slots = result.commits[0].slots
+            lines.put({**report, "mine": result.contributed, "slots": slots})
+        replica.exchange.leave()
+    except ComposerError as error:
+        lines.put({"error": str(error)})
+        lines.close()
+        lines.join_thread()
+        sys.exit(error.exit_code)
