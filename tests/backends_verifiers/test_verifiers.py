@@ -18,8 +18,8 @@ import pytest
 from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.trace import Text, ToolCall, Turn
+from composer_replication.data.chat import to_chat
 from composer_replication.data.sites.find_sites import find_sites
-from composer_replication.rollouts.envs.env_json import turns_to_chat
 from composer_replication.rollouts.task_source import TaskSource, nth_task, open_world
 from composer_replication.rollouts.verifiers_tasks import (
     INFO,
@@ -57,7 +57,7 @@ class Script:
             turn = Turn(role="assistant", author=None, blocks=(Text("Let me see."), call))
         written.append(turn)
         env.reply(turn)
-        return turns_to_chat([turn])[0]
+        return to_chat(turn)[0]
 
 
 @pytest.fixture

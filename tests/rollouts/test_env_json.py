@@ -25,12 +25,13 @@ from composer_replication.rollouts.envs.env_json import (
     message_to_wire,
     opening_from_wire,
     opening_to_wire,
-    tools_to_chat,
-    turn_from_chat,
-    turns_to_chat,
 )
 from composer_replication.rollouts.openenv_tasks import openenv_source, serve_openenv
-from composer_replication.rollouts.verifiers_tasks import make_agent, plugin_source
+from composer_replication.rollouts.verifiers_tasks import (
+    make_agent,
+    plugin_source,
+    student_turn,
+)
 
 SPEC = ToolSpec(name="read", description="Read.", parameters={"type": "object"})
 ASKED = Turn(role="user", author=HUMAN, blocks=(Text("Fix it"),))
@@ -62,19 +63,11 @@ def test_what_is_no_message_is_refused(value: dict[str, Any]) -> None:
         message_from_wire(value)
 
 
-def test_chat_messages_have_a_message_per_result() -> None:
-    chat = turns_to_chat([ASKED, CALLED, ANSWERED])
-    assert [message["role"] for message in chat] == ["user", "assistant", "tool", "tool"]
-    assert chat[3] == {"role": "tool", "tool_call_id": "c2", "content": "no path"}
-    assert turn_from_chat(chat[1], number=0) == CALLED
-    assert tools_to_chat([SPEC])[0]["function"]["parameters"] == {"type": "object"}
-
-
 @pytest.mark.parametrize("arguments", ["{broken", "[1]", '"text"'])
 def test_arguments_that_are_no_object_become_a_call_that_fails(arguments: str) -> None:
-    call = {"id": "", "function": {"name": "read", "arguments": arguments}}
-    turn = turn_from_chat({"content": None, "tool_calls": [call]}, number=3)
-    assert turn.calls == (ToolCall("call_3_0", "read", {"": arguments}),)
+    call = {"id": "c7", "function": {"name": "read", "arguments": arguments}}
+    turn = student_turn({"content": None, "tool_calls": [call]})
+    assert turn.calls == (ToolCall("c7", "read", {"": arguments}),)
 
 
 @pytest.mark.parametrize(

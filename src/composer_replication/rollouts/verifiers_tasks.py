@@ -17,10 +17,10 @@ and base_url have no default. verifiers is imported by these functions alone.
 from __future__ import annotations
 
 import functools
-import itertools
+import json
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer_replication.core.errors import ConfigError, DataError, need
@@ -37,8 +37,8 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
+from composer_replication.data.chat import from_chat, to_chat, tool_to_chat
 from composer_replication.rollouts.envs.env import Env
-from composer_replication.rollouts.envs.env_json import tools_to_chat, turn_from_chat, turns_to_chat
 from composer_replication.rollouts.task_source import nth_task, open_world
 
 PLUGIN = "composer_tasks"
@@ -196,11 +196,8 @@ async def _play(env: Env, ask: Any) -> dict[str, Any]:
     """Play an episode; what the environment says of it."""
     opening = env.open()
     turns, errors = list(opening.turns), list[str]()
-    for number in itertools.count():
-        if number == env.max_turns:
-            break
-        message = await ask(turns_to_chat(turns), tools_to_chat(opening.tools))
-        turn = turn_from_chat(message, number=number)
+    for _ in range(env.max_turns):
+        turn = student_turn(await ask(_as_chat(turns), list(map(tool_to_chat, opening.tools))))
         reply = env.reply(turn)
         turns += [turn, *reply.turns]
         errors += [r.call_id for answer in reply.turns for r in answer.results if r.is_error]
@@ -212,6 +209,30 @@ async def _play(env: Env, ask: Any) -> dict[str, Any]:
         "measures": dict(env.measures()),
         "errors": errors,
     }
+
+
+def _as_chat(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """The messages of a request; an endpoint does not know `is_error`."""
+    messages = [message for turn in turns for message in to_chat(turn)]
+    return [{k: v for k, v in message.items() if k != "is_error"} for message in messages]
+
+
+def student_turn(message: Mapping[str, Any]) -> Turn:
+    """The student's message; arguments that are no JSON object become a call that the environment
+    answers with an error, under the name of their text."""
+    calls = [_readable(call) for call in message.get("tool_calls") or ()]
+    return from_chat({**message, "role": "assistant", "tool_calls": calls})
+
+
+def _readable(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    written = function.get("arguments") or "{}"
+    try:
+        parsed = json.loads(written)
+    except json.JSONDecodeError:
+        parsed = None
+    arguments = parsed if isinstance(parsed, dict) else {"": written}
+    return {"id": call["id"], "function": {"name": function["name"], "arguments": arguments}}
 
 
 async def _ask(
@@ -243,8 +264,8 @@ def session_of_trace(trace: Any, *, name: str) -> Session:
     nodes = trace.branches[-1].nodes if trace.branches else []
     if not nodes:
         raise DataError("a trace without a message", where=name)
-    said = trace.info.get(INFO, {})
-    errors = set(said["errors"]) if said else None
+    record = trace.info.get(INFO, {})
+    errors = set(record["errors"]) if record else None
     turns = tuple(_turn(node, errors) for node in nodes)
     return Session(
         id=name,
@@ -273,8 +294,7 @@ def _turn(node: Any, errors: set[str] | None) -> Turn:
         return Turn(role="tool", author=ENVIRONMENT, blocks=(block,))
     blocks: list[Block] = [Text(text)] if (text := _text_of(message.content)) else []
     if message.role == "assistant":
-        chat = {"content": None, "tool_calls": _calls(message)}
-        blocks += turn_from_chat(chat, number=0).blocks
+        blocks += student_turn({"tool_calls": _calls(message)}).blocks
     author = None if message.role == "assistant" else _AUTHORS[message.role]
     return Turn(role=message.role, author=author, blocks=tuple(blocks))
 
