@@ -218,7 +218,7 @@ class RolloutSource:
         return Sampling.of(self.config.rollouts, seed=self._seed("rollouts"))
 
     def _seed(self, stage: str) -> int:
-        return stage_seed(self.config.seed, f"live:{stage}")
+        return stage_seed(self.config.draw_seed, f"live:{stage}")
 
     def _hint(self, rollouts: Sequence[Rollout], *, step: int) -> StepHints:
         """Find the mistakes of the step, hint at most `hint_sites` of them, and build their

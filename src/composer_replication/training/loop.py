@@ -20,6 +20,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.training.diloco.blob_store import BlobStore
 from composer_replication.training.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
 from composer_replication.training.live import LiveStep, RolloutSource, pick_sessions
@@ -60,16 +61,19 @@ def train(
     on_step: Listener | None = None,
     on_event: Listener | None = None,
     on_progress: Callable[[Phase], None] | None = None,
+    store: BlobStore | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
 
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest
     checkpoint is loaded here, or the one after `resume_step` steps: later ones are then set aside.
     `reference` is a folder that keeps the reference's log-probs of the pairs between runs.
-    `on_progress` is called several times a second with the phase that a step is in.
+    `on_progress` is called several times a second with the phase that a step is in. `store` is
+    where replicas meet, if it is not the one that config.train.sync.url names.
     Raises StoppedError (exit code 3) if a channel stays starved or dead, or if a rule on the live
     policy is broken (the newest good weights are put back first), DataError if there is nothing to
-    train on, ConfigError if an item does not fit into one forward.
+    train on, ConfigError if an item does not fit into one forward, SyncError if the replicas of
+    train.sync cannot meet, SlotTakenError (exit code 17) if another one has this one's slot.
     """
     with open_training(
         config,
@@ -85,9 +89,10 @@ def train(
         on_step=on_step,
         on_event=on_event,
         on_progress=on_progress,
+        store=store,
     ) as setup:
-        metrics = setup.last_metrics
-        for step in range(setup.first_step, config.train.steps):
+        metrics, step = setup.last_metrics, setup.first_step
+        while step < config.train.steps:
             # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
             examples_drawn, pairs_drawn = setup.draw(step)
             # 2. Roll out with the weights before the update: they are judged by these rollouts too.
@@ -104,12 +109,15 @@ def train(
             )
             _probe_before(setup, live_step, step=step)
             metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
-            _probe_after(setup, steps=step + 1)
-            if _is_checkpoint(config, steps=step + 1):
-                # 4. Judge the new weights: the checkpoint says whether they are good.
-                health_metrics = judge_weights(setup, live_step, steps=step + 1)
-                # 5. Save.
-                setup.checkpoints.save(step + 1, health_metrics=health_metrics)
+            # 4. Meet the other replicas after every round of steps; who was late goes on further.
+            steps = meet_replicas(setup, inputs, metrics, steps=step + 1)
+            _probe_after(setup, steps=steps)
+            if _is_checkpoint(config, before=step, steps=steps):
+                # 5. Judge the new weights: the checkpoint says whether they are good.
+                health_metrics = judge_weights(setup, live_step, steps=steps)
+                # 6. Save.
+                setup.checkpoints.save(steps, health_metrics=health_metrics)
+            step = steps
     return _result(run, steps=config.train.steps, metrics=metrics)
 
 
@@ -160,6 +168,18 @@ def write_forks(setup: TrainSetup, *, step: int) -> ForkStep | None:
     return fork_step
 
 
+def meet_replicas(
+    setup: TrainSetup, inputs: StepInputs, metrics: Mapping[str, Any], *, steps: int
+) -> int:
+    """The number of steps that the run has taken; with other replicas it may be more than this
+    one's, after a round that it missed."""
+    if setup.shared is None:
+        return steps
+    setup.run_logger.progress(lambda: "meeting the other replicas, if the round is over")
+    probe = next((example.ids for example in inputs.examples), ())
+    return setup.shared.after_step(steps, metrics, probe=probe)
+
+
 def judge_weights(
     setup: TrainSetup, live_step: LiveStep | None, *, steps: int
 ) -> Mapping[str, float]:
@@ -173,8 +193,10 @@ def judge_weights(
     )
 
 
-def _is_checkpoint(config: Config, *, steps: int) -> bool:
-    return steps % config.train.checkpoint_every == 0 or steps == config.train.steps
+def _is_checkpoint(config: Config, *, before: int, steps: int) -> bool:
+    """Whether a multiple of checkpoint_every, or the end, was reached after `before` steps."""
+    every = config.train.checkpoint_every
+    return steps // every > before // every or steps == config.train.steps
 
 
 def _probe_before(setup: TrainSetup, live_step: LiveStep | None, *, step: int) -> None:

@@ -11,8 +11,8 @@ go back to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint_manager import CheckpointManager
+from composer_replication.training.diloco.blob_store import BlobStore
+from composer_replication.training.diloco.shared_training import SharedTraining, check_alone
 from composer_replication.training.forked import ForkSource
 from composer_replication.training.generator import Generator
 from composer_replication.training.inputs import TrainingData
@@ -42,7 +44,8 @@ class TrainSetup:
 
     `first_step` is the number of steps that were taken before this launch, `last_metrics` the
     metrics of the last of them. `rollback` is None without live rollouts, `forked` without
-    train.fork, `kept_reference` without a reference model, `token_probe` without a hint channel.
+    train.fork, `kept_reference` without a reference model, `token_probe` without a hint channel,
+    `shared` without other replicas.
     """
 
     config: Config
@@ -56,6 +59,7 @@ class TrainSetup:
     token_probe: TokenProbe | None
     checkpoints: CheckpointManager
     run_logger: RunLogger
+    shared: SharedTraining | None
     first_step: int
     last_metrics: dict[str, Any]
 
@@ -89,6 +93,7 @@ def open_training(
     on_step: Listener | None,
     on_event: Listener | None,
     on_progress: Callable[[Phase], None] | None,
+    store: BlobStore | None = None,
 ) -> Iterator[TrainSetup]:
     """Build what a launch needs, and load the checkpoint that it resumes from.
 
@@ -102,16 +107,6 @@ def open_training(
             fix="resume it, or start a new run",
         )
     accelerator = join_ranks()
-    trainer = make_trainer(config, student=student, accelerator=accelerator)
-    if trainer.models.why_rows:
-        data.check_rows(config.train)
-    sampler = data.sampler(config)
-    env_sha256 = "" if live is None else live.task_source.sha256()
-    identity = {
-        "data_sha256": data.sha256(),
-        "start_sha256": weights_sha256(student.model),
-        "env_sha256": env_sha256,
-    }
     run_logger = RunLogger(
         run=run,
         main=accelerator.is_main_process,
@@ -119,16 +114,44 @@ def open_training(
         on_event=on_event,
         on_progress=on_progress,
     )
-    trainer.on_progress = run_logger.progress
-    rollback, generator = None, None
-    if live is not None:
-        rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
-        ranks = accelerator.num_processes
-        generator = Generator.of(config.rollouts, lora=student.lora, ranks=ranks)
-    checkpoints = CheckpointManager(
-        trainer=trainer, run_logger=run_logger, identity=identity, rollback=rollback
-    )
-    with run_logger.attempt():
+    env_sha256 = "" if live is None else live.task_source.sha256()
+    with ExitStack() as stack:
+        shared = None
+        if config.train.sync.url:
+            check_alone(accelerator.num_processes)
+            stack.enter_context(run_logger.attempt())  # before a slot is taken in the run's name
+            hashes = {"start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
+            joined = SharedTraining.join(
+                config, student=student, identity=hashes, run=run, store=store
+            )
+            shared = stack.enter_context(joined)
+            config = shared.config
+            live = None if live is None else replace(live, config=config)
+            forked = None if forked is None else replace(forked, config=config)
+        trainer = make_trainer(config, student=student, accelerator=accelerator)
+        if trainer.models.why_rows:
+            data.check_rows(config.train)
+        sampler = data.sampler(config)
+        identity = {
+            "data_sha256": data.sha256(),
+            "start_sha256": weights_sha256(student.model),
+            "env_sha256": env_sha256,
+        }
+        trainer.on_progress = run_logger.progress
+        rollback, generator = None, None
+        if live is not None:
+            rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
+            ranks = accelerator.num_processes
+            generator = Generator.of(config.rollouts, lora=student.lora, ranks=ranks)
+        checkpoints = CheckpointManager(
+            trainer=trainer,
+            run_logger=run_logger,
+            identity=identity,
+            rollback=rollback,
+            shared=shared,
+        )
+        if shared is None:
+            stack.enter_context(run_logger.attempt())
         kept_reference = _score_reference(trainer, sampler, folder=reference_folder)
         first_step = _begin(
             checkpoints,
@@ -152,6 +175,7 @@ def open_training(
             ),
             checkpoints=checkpoints,
             run_logger=run_logger,
+            shared=shared,
             first_step=first_step,
             last_metrics=_metrics_before(run, first_step),
         )
@@ -196,8 +220,10 @@ def _begin(
         **_layout_facts(trainer, data),
         **({} if kept_reference is None else kept_reference.facts),
     )
-    if checkpoints.rollback is not None and first_step == 0:
-        checkpoints.save(0)
+    if checkpoints.shared is not None:
+        first_step = checkpoints.shared.begin(checkpoints.run_logger)
+    if checkpoints.rollback is not None and not checkpoints.run_logger.run.checkpoints():
+        checkpoints.save(first_step)
     return first_step
 
 

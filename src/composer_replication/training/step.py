@@ -239,7 +239,7 @@ def with_hint_controls(
         )
         examples = [example.focused() if example.hints else example for example in examples]
     if settings.contrast:
-        seed = stage_seed(trainer.config.seed, f"contrast:{step}")
+        seed = stage_seed(trainer.config.draw_seed, f"contrast:{step}")
         examples, metrics["hint/no_donor"] = with_wrong_hints(
             examples, seed=seed, dataset=inputs.dataset
         )
