@@ -16,7 +16,7 @@ BEGIN, END = "<!-- written by `python scripts/docs_backends.py` -->", "<!-- end 
 
 
 def table() -> str:
-    """The rows of the page: a feature per line, a trainer per column, then the environments."""
+    """The rows of the page: a feature per line, a trainer per column, then the rest."""
     trainers = [backend for backend in BACKENDS.values() if backend.kind == "trainer"]
     lines = [
         f"| | {' | '.join(_title(backend) for backend in trainers)} |",
@@ -32,7 +32,12 @@ def table() -> str:
         for backend in BACKENDS.values()
         if backend.kind == "environments"
     ]
-    return "\n".join([*lines, "", *limits, *environments])
+    executors = [
+        f"- executor **{backend.name}** ({backend.tested}): {backend.limit}."
+        for backend in BACKENDS.values()
+        if backend.kind == "executor"
+    ]
+    return "\n".join([*lines, "", *limits, *environments, *executors])
 
 
 def _title(backend: Backend) -> str:

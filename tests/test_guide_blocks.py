@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_type_hints
@@ -30,6 +31,7 @@ from composer_replication.training.backends._compat import trl_problem
 from tests.data.replay.test_guide import STATES, settings
 from tests.data.teachers.endpoint import Endpoint
 from tests.data.test_guide import _assistant, _call, _result
+from tests.executors.hf_jobs_server import HubServer
 from tests.training.small_student import small_model
 from tests.training.test_compose_loss import batch
 
@@ -221,28 +223,40 @@ def test_the_test_that_the_guide_quotes_passes() -> None:
     names["test_taid_loss_t_zero_target_matches_detached_student"]()
 
 
-def test_blocks_of_what_is_to_come_say_so() -> None:
-    """12, 13 (whose name the reader has imported as in 12) and 14, both of its imports."""
-    with pytest.raises(
-        ImportError, match=r"LocalProcessExecutor: DiLoCo is still to come; meanwhile "
-    ):
-        run(12, {})
-    assert "ObjectStoreAllReduce(" in block(13)
-    with pytest.raises(
-        ImportError, match=r"ObjectStoreAllReduce: DiLoCo is still to come; meanwhile "
-    ):
-        exec("from composer_replication.diloco.serverless import ObjectStoreAllReduce", {})  # noqa: S102
-    with pytest.raises(
-        ImportError, match=r"ModalExecutor: the executor on Modal is still to come; meanwhile "
-    ):
-        run(14, {"MORE": {}})
-    second = next(
-        line for line in block(14).splitlines() if line.startswith("from") and "hf_jobs" in line
-    )
-    with pytest.raises(
-        ImportError, match=r"HFJobsExecutor: the executor on HF jobs is still to come; meanwhile "
-    ):
-        exec(second, {})  # noqa: S102
+def test_the_block_of_local_replicas_runs() -> None:
+    """12: four processes meet in the folder, and end with the same weights."""
+    results = run(12, {})["results"]
+    assert [result["rank"] for result in results] == [0, 1, 2, 3]
+    assert len({result["weights_sha256"] for result in results}) == 1
+
+
+def test_the_block_of_the_rendezvous_runs() -> None:
+    """13, whose name the reader has imported as in 12: nothing is opened before it is used."""
+    names = run(13, {"ObjectStoreAllReduce": composer_replication.ObjectStoreAllReduce})
+    assert names["rendezvous"].uri == "s3://my-bucket/diloco-runs/run42/"
+
+
+def test_the_block_of_cloud_executors_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """14, the jobs at a loopback server in the Hub's place, which starts local processes."""
+    from huggingface_hub import constants
+
+    more = {
+        "entrypoint": "composer_replication.diloco.serverless.replica_entrypoint",
+        "entrypoint_args": {"rendezvous_uri": tmp_path.as_uri()},
+    }
+    monkeypatch.setenv("RECOMPOSE_SHARED", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with HubServer() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        names = run(14, {"MORE": more})
+        executor = names["executor"]
+        executor.executor.poll_s = 0.1
+        results = executor.collect(names["handles"], timeout=120)
+        assert {spec["flavor"] for spec in hub.specs} == {"a10g-large"}
+    assert [result["rank"] for result in results] == [0, 1, 2, 3]
+    assert len({result["weights_sha256"] for result in results}) == 1
 
 
 def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without(

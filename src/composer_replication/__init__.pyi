@@ -237,6 +237,17 @@ from .training.backends.trl import (
     ComposerReplicationConfig as ComposerReplicationConfig,
     ComposerReplicationTrainer as ComposerReplicationTrainer,
 )
+from .training.diloco.executors.guide_executors import (
+    HFJobsExecutor as HFJobsExecutor,
+    LocalProcessExecutor as LocalProcessExecutor,
+    ModalExecutor as ModalExecutor,
+    ServerlessExecutor as ServerlessExecutor,
+)
+from .training.diloco.guide_allreduce import (
+    ObjectStoreAllReduce as ObjectStoreAllReduce,
+    make_diloco_outer_loop as make_diloco_outer_loop,
+    replica_entrypoint as replica_entrypoint,
+)
 from .training.live import (
     RolloutSource as RolloutSource,
 )

@@ -1,7 +1,7 @@
 """The names of each module path of the guide, and messages for those that are gone or to come.
 
     from composer_replication.trainer.data_collator import CollatorConfig    # the top-level name
-    from composer_replication.diloco.serverless import LocalProcessExecutor  # ImportError: to come
+    from composer_replication.recipes.monarch.actors import TrainerActor  # ImportError: to come
 
 Nothing is imported before it is asked for: a path costs nothing, and every name is defined once (in
 the table of the package's __init__).
@@ -21,6 +21,7 @@ _ADAPTER = "TOOL_ERROR_TAG claude_states_to_trace_examples default_classify_erro
 _COLLATOR = "CollatorConfig ComposerDataCollator TokenizerLike TraceExample TraceTurn"
 _TRAINER = "ComposerReplicationConfig ComposerReplicationTrainer"
 _EXECUTORS = "LocalProcessExecutor ServerlessExecutor"
+_ALLREDUCE = "MockManager ObjectStoreAllReduce"
 MODULES: dict[str, str] = {
     "loss": "LossComponents compose_loss",
     "batch": "build_batch",
@@ -36,14 +37,12 @@ MODULES: dict[str, str] = {
     "trainer.composer_trainer": _TRAINER,
     "trainer.data_collator": _COLLATOR,
     "diloco": "make_diloco_outer_loop",
-    "diloco.serverless": (
-        f"{_EXECUTORS} HFJobsExecutor MockManager ModalExecutor ObjectStoreAllReduce"
-    ),
+    "diloco.serverless": (f"{_EXECUTORS} {_ALLREDUCE} HFJobsExecutor ModalExecutor"),
     "diloco.serverless.executor": _EXECUTORS,
-    "diloco.serverless.allreduce": "MockManager ObjectStoreAllReduce",
+    "diloco.serverless.allreduce": _ALLREDUCE,
     "diloco.serverless.modal": "ModalExecutor",
     "diloco.serverless.hf_jobs": "HFJobsExecutor",
-    "diloco.serverless.replica_entrypoint": "*",
+    "diloco.serverless.replica_entrypoint": "replica_entrypoint",
     "recipes": "",
     "recipes.prime_rl": "",
     "recipes.prime_rl.composer_loss": "loss_fn",
@@ -55,25 +54,10 @@ MODULES: dict[str, str] = {
 to come."""
 
 _RANKS = "accelerate launch --num_processes N -m composer_replication.cli train (one machine)"
-_DILOCO = f"DiLoCo is still to come; meanwhile train with all ranks in step: {_RANKS}"
-_LAUNCH = "recompose train is one command and resumes from its own checkpoints (--resume)"
 TO_COME: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "make_diloco_outer_loop",
-            "ObjectStoreAllReduce",
-            "MockManager",
-            "diloco.serverless.replica_entrypoint",
-        ),
-        _DILOCO,
-    ),
-    **dict.fromkeys(_EXECUTORS.split(), _DILOCO),
-    "ModalExecutor": (
-        "the executor on Modal is still to come; meanwhile run it in a Modal function of your own:"
-        f" {_LAUNCH}"
-    ),
-    "HFJobsExecutor": (
-        f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}"
+    "MockManager": (
+        "the manager that lets torchft's DiLoCo run over a bucket is still to come; meanwhile use"
+        " make_diloco_outer_loop, or recompose train --replicas"
     ),
     "loss_fn": (
         "the prime-rl backend is still to come; meanwhile its policy loss is"

@@ -17,6 +17,7 @@
     ├── UnwrittenError     (OSError)       a file that could not be written, e.g. on a full disk
     ├── BudgetError        (RuntimeError)  the next call could cost more than is left
     │   └── NoSpaceError                   no disk space for the next answer
+    ├── ReplicaError       (RuntimeError)  replicas that failed or did not end in time
     ├── SyncError          (RuntimeError)  replicas that cannot meet over their store
     │   └── SlotTakenError                 a replica whose slot another one holds
     └── StoppedError       (RuntimeError)  a run that a health rule stopped
@@ -30,8 +31,10 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class ComposerError(Exception):
@@ -145,6 +148,22 @@ class NoSpaceError(BudgetError):
     """The disk has no room for the next answer, so none is requested; earlier answers are kept."""
 
     exit_code = 1
+
+
+class ReplicaError(ComposerError, RuntimeError):
+    """Replicas that failed; by slot, `failures` has reasons and `results` what others returned."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        results: Mapping[int, Mapping[str, Any]] | None = None,
+        failures: Mapping[int, str] | None = None,
+    ) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.results, self.failures = dict(results or {}), dict(failures or {})
 
 
 class StoppedError(ComposerError, RuntimeError):

@@ -1,5 +1,5 @@
-"""The backends and environment libraries that this package has adapters for: which versions were
-tested, how each is installed, and what it hosts.
+"""The backends, environment libraries and executors that this package has adapters for: which
+versions were tested, how each is installed, and what it hosts.
 
 `recompose doctor` prints this table, docs/backends.md is written from it, and the adapters read
 their tested versions here. It imports none of them.
@@ -40,7 +40,7 @@ class Backend:
     """
 
     name: str
-    kind: Literal["trainer", "environments"]
+    kind: Literal["trainer", "environments", "executor"]
     package: str = ""
     lowest: tuple[int, ...] = ()
     below: tuple[int, ...] = ()
@@ -119,8 +119,37 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (REFERENCE, TRL)}
-"""Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments)."""
+HF_JOBS = Backend(
+    name="hf_jobs",
+    kind="executor",
+    package="huggingface_hub",
+    lowest=(2, 4),
+    below=(3,),
+    limit="the SDK against a loopback server; no job of the Hub was paid for",
+)
+MODAL = Backend(
+    name="modal",
+    kind="executor",
+    package="modal",
+    lowest=(1, 6),
+    below=(1, 7),
+    limit="the SDK against a loopback control plane; no sandbox of Modal was paid for",
+)
+RAY = Backend(
+    name="ray",
+    kind="executor",
+    package="ray",
+    lowest=(2, 60),
+    below=(2, 61),
+    install=pip_install("ray[default]>=2.60,<2.61"),
+    limit="a real head on one machine; secrets are refused, because Ray would show them",
+)
+EXECUTORS = (HF_JOBS, MODAL, RAY)
+BACKENDS: Mapping[str, Backend] = {
+    backend.name: backend for backend in (REFERENCE, TRL, *EXECUTORS)
+}
+"""Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments), and the
+executors that start replicas elsewhere."""
 
 
 def trainers() -> tuple[str, ...]:
