@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
@@ -10,18 +10,19 @@ from composer_replication.cli.held_out_contexts import say_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
-from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import chosen_run, explain_resume
+from composer_replication.cli.resuming import chosen_run
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
+from composer_replication.cli.train_backends import Launch, check_backend, with_trl
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
     with_built_split,
     with_own_adapter,
 )
-from composer_replication.cli.train_run import finish_dry, new_run, say_resume
-from composer_replication.cli.train_text import show_event, show_plan
+from composer_replication.cli.train_reference import with_reference
+from composer_replication.cli.train_replicas import train_replicas
+from composer_replication.cli.train_run import finish_dry, new_run, replica_run, say_resume
+from composer_replication.cli.train_text import show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.context_length import check_context
@@ -37,6 +38,7 @@ def train_command(
     name: str = "",
     memory_gb: float = 0.0,
     cards: int = 0,
+    replicas: int = 0,
     common: Common = Common(),
 ) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run
@@ -56,6 +58,9 @@ def train_command(
         GPU that is found, else this machine's memory.
     cards
         How many such cards share the weights (train.fsdp); 0 = those of this launch.
+    replicas
+        Start so many replicas on this machine, which meet at --sync; without it, this process is
+        one replica of those that meet there.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
@@ -98,7 +103,7 @@ def train_command(
         imported=not live or config.train.lm_ce.weight > 0,
     )
     fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
-    resumed = chosen_run(job, resume) if resume else None
+    resumed = chosen_run(job, resume) if resume else replica_run()
     if resumed is not None:
         say_resume(job, *resumed)
     if job.dry_run:
@@ -109,10 +114,10 @@ def train_command(
         plan["memory"] = say_fit(job, fit)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     warn_of_fit(job, fit)
+    if replicas:
+        make = partial(new_run, job, data, name, sources, weights="")
+        return train_replicas(job, replicas, make=make, resumed=resumed)
     from composer_replication.models.load_student import load_student
-    from composer_replication.rollouts.task_source import open_world
-    from composer_replication.training.live import RolloutSource
-    from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
 
     weights = said_of_gguf(base_model(config.student), dtype=config.student.dtype)
@@ -137,27 +142,6 @@ def train_command(
     )
     if config.train.backend == "trl":
         return with_trl(job, student, data, run, kinds=kinds, **launch)
-    with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
-        producer: RolloutSource | None = None
-        if live:
-            renderer = student_renderer(tokenizer, config)
-            world = stack.enter_context(open_world(config.rollouts.env))
-            producer = RolloutSource(
-                config=config, renderer=renderer, task_source=world, kept_kinds=kinds
-            )
-        shown = stack.enter_context(shown_steps(job))
-        result = run_training(
-            config,
-            student=student,
-            examples=data.examples,
-            pairs=data.pairs,
-            run=run,
-            live=producer,
-            forked=forked,
-            reference=job.reference,
-            **launch,
-            on_step=shown,
-            on_event=lambda event: show_event(job, event),
-            on_progress=shown.progress,
-        )
-    return finish_run(job, result)
+    return with_reference(
+        job, student, data, run, forked=forked, kinds=kinds, tokenizer=tokenizer, **launch
+    )

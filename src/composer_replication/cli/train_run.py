@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,22 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
 from composer_replication.core.lock import check_free
-from composer_replication.core.rundir import LAUNCH, RunDir, create_run
+from composer_replication.core.rundir import LAUNCH, RunDir, create_run, open_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
+
+REPLICA_HOME = "RECOMPOSE_REPLICA_HOME"
+"""The variable with which --replicas gives a replica its run folder."""
+
+
+def replica_home() -> Path | None:
+    """The run folder of this process if it is a replica that --replicas started."""
+    return Path(os.environ[REPLICA_HOME]) if REPLICA_HOME in os.environ else None
+
+
+def replica_run() -> tuple[RunDir, None] | None:
+    """That run if an earlier launch has made it: a replica that was killed goes on by itself."""
+    home = replica_home()
+    return (open_run(home), None) if home is not None and (home / "run.json").exists() else None
 
 
 def new_run(
@@ -27,6 +42,7 @@ def new_run(
     `weights` says where the student's weights come from, e.g. "Q4_1, de-quantised to float32".
     """
     make_work(job.work)
+    runs, name = (job.runs, name) if (home := replica_home()) is None else (home.parent, home.name)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
@@ -44,7 +60,7 @@ def new_run(
     ]
     seed = stage_seed(job.config.seed, "train")
     return create_run(
-        job.runs,
+        runs,
         resolved=job.config.model_dump(mode="json"),
         command=command,
         seed=seed,

@@ -24,7 +24,7 @@ from composer_replication.training.checkpoint import (
     set_aside,
     training_settings,
 )
-from composer_replication.training.diloco.shared_training import SharedTraining
+from composer_replication.training.membership import Membership
 from composer_replication.training.rollback import Rollback
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
@@ -43,7 +43,7 @@ class CheckpointManager:
     run_logger: RunLogger
     identity: Mapping[str, str]
     rollback: Rollback | None = None
-    shared: SharedTraining | None = None
+    shared: Membership | None = None
 
     def save(self, steps: int, *, health_metrics: Mapping[str, float] | None = None) -> None:
         """Write weights, optimiser, channel means and health after `steps` steps; the main rank

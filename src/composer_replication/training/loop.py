@@ -20,10 +20,10 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.diloco.blob_store import BlobStore
 from composer_replication.training.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
 from composer_replication.training.live import LiveStep, RolloutSource, pick_sessions
+from composer_replication.training.membership import ReplicaExchange
 from composer_replication.training.rollout_metrics import lost_rollouts
 from composer_replication.training.run_logger import Listener, Phase
 from composer_replication.training.setup import TrainSetup, open_training
@@ -61,15 +61,15 @@ def train(
     on_step: Listener | None = None,
     on_event: Listener | None = None,
     on_progress: Callable[[Phase], None] | None = None,
-    store: BlobStore | None = None,
+    exchange: ReplicaExchange | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
 
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest
     checkpoint is loaded here, or the one after `resume_step` steps: later ones are then set aside.
     `reference` is a folder that keeps the reference's log-probs of the pairs between runs.
-    `on_progress` is called several times a second with the phase that a step is in. `store` is
-    where replicas meet, if it is not the one that config.train.sync.url names.
+    `on_progress` is called several times a second with the phase that a step is in. `exchange`
+    is where replicas meet (train.sync.url), e.g. diloco's ObjectStoreExchange().
     Raises StoppedError (exit code 3) if a channel stays starved or dead, or if a rule on the live
     policy is broken (the newest good weights are put back first), DataError if there is nothing to
     train on, ConfigError if an item does not fit into one forward, SyncError if the replicas of
@@ -89,7 +89,7 @@ def train(
         on_step=on_step,
         on_event=on_event,
         on_progress=on_progress,
-        store=store,
+        exchange=exchange,
     ) as setup:
         metrics, step = setup.last_metrics, setup.first_step
         while step < config.train.steps:

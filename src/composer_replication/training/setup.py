@@ -24,13 +24,12 @@ from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint_manager import CheckpointManager
-from composer_replication.training.diloco.blob_store import BlobStore
-from composer_replication.training.diloco.shared_training import SharedTraining, check_alone
 from composer_replication.training.forked import ForkSource
 from composer_replication.training.generator import Generator
 from composer_replication.training.inputs import TrainingData
 from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import RolloutSource
+from composer_replication.training.membership import Membership, ReplicaExchange, check_exchange
 from composer_replication.training.ranks import join_ranks
 from composer_replication.training.rollback import Rollback
 from composer_replication.training.run_logger import Listener, Phase, RunLogger
@@ -59,7 +58,7 @@ class TrainSetup:
     token_probe: TokenProbe | None
     checkpoints: CheckpointManager
     run_logger: RunLogger
-    shared: SharedTraining | None
+    shared: Membership | None
     first_step: int
     last_metrics: dict[str, Any]
 
@@ -93,7 +92,7 @@ def open_training(
     on_step: Listener | None,
     on_event: Listener | None,
     on_progress: Callable[[Phase], None] | None,
-    store: BlobStore | None = None,
+    exchange: ReplicaExchange | None = None,
 ) -> Iterator[TrainSetup]:
     """Build what a launch needs, and load the checkpoint that it resumes from.
 
@@ -117,13 +116,11 @@ def open_training(
     env_sha256 = "" if live is None else live.task_source.sha256()
     with ExitStack() as stack:
         shared = None
-        if config.train.sync.url:
-            check_alone(accelerator.num_processes)
+        check_exchange(config, exchange, num_ranks=accelerator.num_processes)
+        if exchange is not None:
             stack.enter_context(run_logger.attempt())  # before a slot is taken in the run's name
             hashes = {"start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
-            joined = SharedTraining.join(
-                config, student=student, identity=hashes, run=run, store=store
-            )
+            joined = exchange.join(config, student=student, identity=hashes, run=run)
             shared = stack.enter_context(joined)
             config = shared.config
             live = None if live is None else replace(live, config=config)

@@ -15,6 +15,7 @@ from composer_replication.core.config.root import Config  # noqa: E402
 from composer_replication.core.errors import ConfigError, SlotTakenError  # noqa: E402
 from composer_replication.core.rundir import RunDir  # noqa: E402
 from composer_replication.training.diloco.blob_store import ObjectStore, open_store  # noqa: E402
+from composer_replication.training.diloco.shared_training import ObjectStoreExchange  # noqa: E402
 from composer_replication.training.loop import train  # noqa: E402
 from tests.training.diloco.toy_replicas import in_threads, shared  # noqa: E402
 from tests.training.small_student import (  # noqa: E402
@@ -46,8 +47,13 @@ def run_replica(
     """One replica's run and its student."""
     student = options.pop("student", None) or make_student()
     run = options.pop("run", None) or make_run(folder, config, name=name)
-    train(config, student=student, examples=EXAMPLES, run=run, store=shared(store), **options)
+    train(config, student=student, examples=EXAMPLES, run=run, exchange=meeting(store), **options)
     return run, student
+
+
+def meeting(store: ObjectStore) -> ObjectStoreExchange:
+    """The exchange of one replica, with its own counts of requests."""
+    return ObjectStoreExchange(store=shared(store))
 
 
 def two_replicas(folder: Path, config: Config, store: ObjectStore) -> list[Any]:
@@ -154,7 +160,13 @@ def test_other_start_weights_are_refused(tmp_path: Path) -> None:
     run_replica(tmp_path / "a", config, store, name="r")
     run = make_run(tmp_path / "b", config, name="r")
     with pytest.raises(ConfigError, match="start is not the same"):
-        train(config, student=make_student(seed=5), examples=EXAMPLES, run=run, store=shared(store))
+        train(
+            config,
+            student=make_student(seed=5),
+            examples=EXAMPLES,
+            run=run,
+            exchange=meeting(store),
+        )
 
 
 def test_a_held_slot_is_refused_with_exit_code_17(tmp_path: Path) -> None:
@@ -185,5 +197,6 @@ def test_replicas_with_a_codec_agree(tmp_path: Path, codec: str) -> None:
 def test_a_file_url_is_opened_from_the_settings(tmp_path: Path) -> None:
     config = config_of(url=f"file://{tmp_path}/store")
     run = make_run(tmp_path / "a", config, name="r")
-    train(config, student=make_student(), examples=EXAMPLES, run=run)
+    exchange = ObjectStoreExchange()
+    train(config, student=make_student(), examples=EXAMPLES, run=run, exchange=exchange)
     assert "rounds/000002/commit.json" in open_store(config.train.sync.url).list("rounds")

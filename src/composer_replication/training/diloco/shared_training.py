@@ -16,7 +16,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError, SlotTakenError, SyncError
+from composer_replication.core.errors import SlotTakenError, SyncError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
@@ -77,24 +77,24 @@ class SharedTraining:
         held, SyncError if the store cannot be used.
         """
         sync, clock = config.train.sync, clock or Clock()
-        flat = FlatWeights.of(student.model)
-        held = read_membership(run)
-        slot, takeover = (sync.slot, sync.takeover) if held is None else (held["slot"], True)
+        flat, spent = FlatWeights.of(student.model), read_membership(run)
+        slot, life = spent.get("slot", sync.slot), uuid.uuid4().hex[:12]
+        lives = [*spent.get("lives", []), life]
+        membership = run.path / MEMBERSHIP
+        # before the claim: a replica that is killed right after it still knows its slot for its own
+        write_json(membership, {"slot": slot, "lives": lives, "url": sync.url})
         exchange = Exchange.join(
             store or open_store(sync.url, clock=clock),
             make_spec(config, flat=flat, identity=identity),
             start=flat.read(),
             slot=None if slot < 0 else slot,
-            takeover=takeover,
+            takeover=sync.takeover,
             clock=clock,
             timing=timing or Timing(grace_s=sync.grace_s, stall_s=sync.stall_s),
-            uuid=uuid.uuid4().hex[:12],
+            uuid=life,
+            earlier=lives[:-1],
         )
-        claim = exchange.claim
-        write_json(
-            run.path / MEMBERSHIP,
-            {"slot": claim.slot, "epoch": claim.epoch, "uuid": claim.uuid, "url": sync.url},
-        )
+        write_json(membership, {"slot": exchange.claim.slot, "lives": lives, "url": sync.url})
         replica = Replica(exchange, rounded=flat.rounded)
         return cls(config, replica=replica, flat=flat, student=student)
 
@@ -187,14 +187,40 @@ class SharedTraining:
         return logits.log_softmax(-1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStoreExchange:
+    """Where a run meets its replicas: the store of train.sync.url, unless another is given.
+
+    Example: train(config, student=student, run=run, exchange=ObjectStoreExchange())
+    """
+
+    store: BlobStore | None = None
+    clock: Clock | None = None
+    timing: Timing | None = None
+
+    def join(
+        self, config: Config, *, student: Student, identity: Mapping[str, str], run: RunDir
+    ) -> SharedTraining:
+        """Meet the run in the store; see SharedTraining.join."""
+        return SharedTraining.join(
+            config,
+            student=student,
+            identity=identity,
+            run=run,
+            store=self.store,
+            clock=self.clock,
+            timing=self.timing,
+        )
+
+
 MEMBERSHIP = "sync.json"
 """The file of a run directory that names its slot."""
 
 
-def read_membership(run: RunDir) -> dict[str, Any] | None:
-    """The slot that an earlier launch of the run held; None for a run that has joined nobody."""
+def read_membership(run: RunDir) -> dict[str, Any]:
+    """The slot of the run, and the uuids of its launches; {} for a run that has joined nobody."""
     path = run.path / MEMBERSHIP
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
 def make_spec(config: Config, *, flat: FlatWeights, identity: Mapping[str, str]) -> Spec:
@@ -256,13 +282,3 @@ def sync_facts(result: SyncResult) -> dict[str, Any]:
         "step_norm": first.step_norm,
         "drift": first.drift,
     }
-
-
-def check_alone(num_ranks: int) -> None:
-    """Raise ConfigError if one replica has several ranks: each would join on its own."""
-    if num_ranks > 1:
-        raise ConfigError(
-            f"this replica was launched with {num_ranks} ranks; a replica is one process",
-            where="train.sync.url",
-            fix="start one process per GPU with `recompose train --replicas N --sync URL`",
-        )
