@@ -95,7 +95,7 @@ def test_other_bytes_are_a_data_error() -> None:
     for broken in (b"", blob[:9], blob[:-5], b"\xff" * 40, blob[:8] + b"{" * (len(blob) - 8)):
         with pytest.raises(DataError):
             decode_delta(broken, base)
-    with pytest.raises(DataError, match="128 numbers, not 64|not fit"):
+    with pytest.raises(DataError, match=r"128 numbers, not 64|not fit"):
         decode_delta(encode_delta(torch.ones(128), torch.zeros(128), codec="none"), base)
     with pytest.raises(DataError, match="unknown codec"):
         decode_delta(pack({"delta": base}, {"codec": "magic"}), base)
