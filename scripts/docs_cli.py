@@ -20,7 +20,8 @@ HEAD = """# The verbs
 Written by `python scripts/docs_cli.py`; a test fails if it is stale. `recompose init` lists the
 settings with their meaning.
 
-Exit codes: 0 done, 1 a problem you can fix, 2 usage, 3 stopped by a health rule, 4 budget reached.
+Exit codes: 0 done, 1 a problem you can fix, 2 usage, 3 stopped by a health rule, 4 budget reached,
+17 another replica has this one's slot.
 With `--json`, stdout holds one JSON object and nothing else; an error is
 `{"error": {"what", "where", "fix", "exit_code"}}`.
 """

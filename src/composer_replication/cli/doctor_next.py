@@ -29,14 +29,18 @@ def doctor_next(job: Job, fixes: Mapping[str, str], *, can_train: bool) -> str:
     if can_train or not waits:
         return step
     return next(
-        (fixes[name] for name in (*TRAIN_PACKAGES, "gguf", "bitsandbytes") if name in fixes),
+        (fixes[name] for name in (*TRAIN_PACKAGES, *OPTIONAL) if name in fixes),
         INSTALL_TRAIN,
     )
 
 
+OPTIONAL = ("gguf", "bitsandbytes", "obstore", "zstandard")
+"""The packages that `optional_needs` may name."""
+
+
 def optional_needs(config: Config) -> list[tuple[str, str, str]]:
     """(package, extra, setting) of what only some settings need: gguf for a GGUF file, bitsandbytes
-    for 4 and 8 bits.
+    for 4 and 8 bits, obstore and zstandard for replicas.
 
     >>> optional_needs(Config.model_validate({"train": {"optimiser": "adamw_8bit"}}))
     [('bitsandbytes', 'qlora', 'train.optimiser')]
@@ -48,4 +52,6 @@ def optional_needs(config: Config) -> list[tuple[str, str, str]]:
         needs.append(("bitsandbytes", "qlora", "student.load_in_4bit"))
     elif config.train.optimiser == "adamw_8bit":
         needs.append(("bitsandbytes", "qlora", "train.optimiser"))
+    if config.train.sync.url:
+        needs += [(name, "diloco", "train.sync.url") for name in ("obstore", "zstandard")]
     return needs

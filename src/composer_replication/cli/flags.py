@@ -22,7 +22,10 @@ _SETTINGS: ContextVar[Mapping[str, str] | None] = ContextVar(
     "dotted settings of this command line", default=None
 )
 TOP_LEVEL = ("seed", "work-dir", "work_dir")  # settings that have no dot
-SHORT = {"backend": "train.backend"}  # settings that have a short name too
+SHORT = {
+    "backend": "train.backend",
+    "sync": "train.sync.url",
+}  # settings that have a short name too
 
 
 @Parameter(name="*", group=_COMMON)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 
 from composer_replication.cli.backend_check import print_check
 from composer_replication.cli.backend_refusals import check_backend
@@ -12,14 +12,10 @@ from composer_replication.cli.held_out_contexts import print_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, print_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
-from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import (
     OWN_LOOPS,
     Launch,
-    finish_run,
-    step_engine_of,
     with_backend,
 )
 from composer_replication.cli.train_data import (
@@ -29,8 +25,10 @@ from composer_replication.cli.train_data import (
     with_own_adapter,
 )
 from composer_replication.cli.train_prime_rl import write_for_prime_rl
+from composer_replication.cli.train_reference import with_reference
+from composer_replication.cli.train_replicas import train_replicas
 from composer_replication.cli.train_run import finish_dry, new_run, print_loading, resumed_run
-from composer_replication.cli.train_text import show_event, show_plan
+from composer_replication.cli.train_text import show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import Dataset
@@ -45,6 +43,7 @@ def train_command(
     name: str = "",
     memory_gb: float = 0.0,
     cards: int = 0,
+    replicas: int = 0,
     common: Common = Common(),
 ) -> int:
     """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run
@@ -67,6 +66,9 @@ def train_command(
         GPU that is found, else this machine's memory.
     cards
         How many such cards share the weights (train.fsdp); 0 = those of this launch.
+    replicas
+        Start so many replicas on this machine, which meet at --sync; without it, this process is
+        one replica of those that meet there.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
@@ -120,10 +122,10 @@ def train_command(
     warn_of_fit(job, fit)
     if config.train.backend == "prime_rl" and not check:
         return write_for_prime_rl(job, new_run(job, data, name, sources, weights=""))
+    if replicas:
+        make = partial(new_run, job, data, name, sources, weights="")
+        return train_replicas(job, replicas, make=make, resumed=resumed)
     from composer_replication.models.load_student import load_student
-    from composer_replication.rollouts.task_source import open_world
-    from composer_replication.training.loop import train as run_training
-    from composer_replication.training.on_policy.live import RolloutSource
     from composer_replication.training.run.ranks import shared_run
 
     weights = print_loading(job)
@@ -146,28 +148,6 @@ def train_command(
     )
     if config.train.backend in OWN_LOOPS:
         return with_backend(job, student, data, run, kinds=kinds, **launch)
-    with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
-        producer: RolloutSource | None = None
-        if live:
-            renderer = student_renderer(tokenizer, config)
-            world = stack.enter_context(open_world(config.rollouts.env))
-            producer = RolloutSource(
-                config=config, renderer=renderer, task_source=world, kept_kinds=kinds
-            )
-        shown = stack.enter_context(shown_steps(job))
-        result = run_training(
-            config,
-            student=student,
-            examples=data.examples,
-            pairs=data.pairs,
-            run=run,
-            live=producer,
-            forked=forked,
-            reference=job.reference,
-            **launch,
-            on_step=shown,
-            on_event=lambda event: show_event(job, event),
-            on_progress=shown.progress,
-            step_engine=step_engine_of(config, resume=resumed is not None),
-        )
-    return finish_run(job, result)
+    return with_reference(
+        job, student, data, run, forked=forked, kinds=kinds, tokenizer=tokenizer, **launch
+    )

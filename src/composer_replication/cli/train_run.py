@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +21,24 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
 from composer_replication.core.lock import check_free
-from composer_replication.core.rundir import LAUNCH, RunDir, create_run
+from composer_replication.core.rundir import LAUNCH, RunDir, create_run, open_run
 from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.gguf_file import describe_gguf
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
+
+REPLICA_HOME = "RECOMPOSE_REPLICA_HOME"
+"""The variable with which --replicas gives a replica its run folder."""
+
+
+def replica_home() -> Path | None:
+    """The run folder of this process if it is a replica that --replicas started."""
+    return Path(os.environ[REPLICA_HOME]) if REPLICA_HOME in os.environ else None
+
+
+def replica_run() -> tuple[RunDir, None] | None:
+    """That run if an earlier launch has made it: a replica that was killed goes on by itself."""
+    home = replica_home()
+    return (open_run(home), None) if home is not None and (home / "run.json").exists() else None
 
 
 def new_run(
@@ -34,6 +49,7 @@ def new_run(
     `weights` says where the student's weights come from, e.g. "Q4_1, de-quantised to float32".
     """
     make_work(job.work)
+    runs, name = (job.runs, name) if (home := replica_home()) is None else (home.parent, home.name)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
@@ -51,7 +67,7 @@ def new_run(
     ]
     seed = stage_seed(job.config.seed, "train")
     return create_run(
-        job.runs,
+        runs,
         resolved=job.config.model_dump(mode="json"),
         command=command,
         seed=seed,
@@ -87,7 +103,7 @@ def finish_dry(
 
 def resumed_run(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
     """The run to go on with and its step, which are printed; None for a new run."""
-    resumed = chosen_run(job, resume) if resume else None
+    resumed = chosen_run(job, resume) if resume else replica_run()
     if resumed is not None:
         print_resume(job, *resumed)
     return resumed

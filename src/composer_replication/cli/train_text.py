@@ -226,11 +226,31 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
             " place",
             style="yellow",
         )
+    elif event["kind"] == "joined":
+        job.screen.line(f" joined   as replica {event['slot']}, in round {event['round']}")
+    elif event["kind"] == "sync":
+        job.screen.line(f" sync     {sync_text(event)}")
     elif event["kind"] == "start" and event.get("layout"):
         why = event.get("why_rows") or event.get("sharing")
         job.screen.line(f" layout   {event['layout']}{f': {why}' if why else ''}")
     else:
         job.screen.detail(f" event    {event_text(event)}")
+
+
+def sync_text(event: Mapping[str, Any]) -> str:
+    """A meeting of the replicas on one line.
+
+    >>> traffic = {"bytes_up": 600000, "bytes_down": 600000, "wait_s": 0.31}
+    >>> sync_text({"round": 3, "slots": [0, 1], "contributed": True, "refused": "", **traffic})
+    'round 3: replicas 0 1, 0.60 MB up, 0.60 MB down, waited 0.31 s'
+    """
+    slots = " ".join(str(slot) for slot in event["slots"])
+    why = event["refused"] or "it came too late and counts in the next round"
+    late = "" if event["contributed"] else f"; this replica's move is not in it: {why}"
+    return (
+        f"round {event['round']}: replicas {slots}, {event['bytes_up'] / 1e6:.2f} MB up,"
+        f" {event['bytes_down'] / 1e6:.2f} MB down, waited {event['wait_s']:.2f} s{late}"
+    )
 
 
 def event_text(event: Mapping[str, Any]) -> str:
@@ -247,3 +267,17 @@ def event_text(event: Mapping[str, Any]) -> str:
     ]
     stops = " (a warning, nothing is stopped)" if event["kind"] == "drift" else ""
     return f"{event['kind']}: {', '.join(facts)}{stops}"
+
+
+def round_text(facts: Mapping[str, Any]) -> str:
+    """One round on one line.
+
+    >>> round_text({"round": 3, "step": 20, "slots": [0, 1], "bytes": 1200000, "wait_s": 0.31})
+    'round 3 | step=20 | replicas 0 1 | 1.20 MB | waited at most 0.31 s'
+    """
+    slots = " ".join(str(slot) for slot in facts["slots"])
+    size = facts["bytes"] / 1e6
+    return (
+        f"round {facts['round']} | step={facts['step']} | replicas {slots} | {size:.2f} MB"
+        f" | waited at most {facts['wait_s']:.2f} s"
+    )

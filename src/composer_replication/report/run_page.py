@@ -22,6 +22,7 @@ from composer_replication.report.page import (
     section,
     section_links,
 )
+from composer_replication.report.replicas_section import replicas_section
 from composer_replication.report.run_view import is_number
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
@@ -85,6 +86,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
         ("result", "Did it work?", _result(view["evaluation"], view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
+        ("replicas", "Replicas", replicas_section(view["replicas"]) if view["replicas"] else None),
         ("data", "Where the data went", _data(view)),
         ("sites", "Sites", _sites(view, folder_flags, limits)),
         (

@@ -16,6 +16,7 @@ from composer_replication.report.claims import claims
 from composer_replication.report.evaluation_section import AFTER, read_evaluation
 from composer_replication.report.funnel import lost_rows, not_trained, run_chains
 from composer_replication.report.logs_view import logs_view
+from composer_replication.report.replicas_view import replicas_view
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.run_view import run_view
 from composer_replication.report.views import turn_view
@@ -51,6 +52,7 @@ def run_report(
         **run_view(path),
         "platform": run.info().get("platform", ""),
         "evaluation": evaluation,
+        "replicas": replicas_view(run.path),
         "logs": logs_view(run, work=folder),
         "again": rerun_commands(run, evaluation),
         "watched": tokens,

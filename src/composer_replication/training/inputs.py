@@ -102,7 +102,7 @@ class TrainingData:
             examples=without_views(self.examples) if self.fork_points else self.examples,
             pairs=self.pairs,
             batch_examples=settings.batch_examples,
-            seed=stage_seed(config.seed, "sampler"),
+            seed=stage_seed(config.draw_seed, "sampler"),
             batch_pairs=preference.batch_pairs,
             batch_anchors=preference.batch_anchors if anchored else 0,
             imported=self.draws_examples,

@@ -26,6 +26,7 @@ from composer_replication.training.draws.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
 from composer_replication.training.on_policy.live import LiveStep, RolloutSource, pick_sessions
 from composer_replication.training.on_policy.rollout_metrics import lost_rollouts
+from composer_replication.training.run.membership import ReplicaExchange
 from composer_replication.training.run.run_logger import Listener, Phase
 from composer_replication.training.setup import TrainSetup, open_training
 from composer_replication.training.step import train_step
@@ -65,6 +66,7 @@ def train(
     on_event: Listener | None = None,
     on_progress: Callable[[Phase], None] | None = None,
     step_engine: StepEngine | None = None,
+    exchange: ReplicaExchange | None = None,
 ) -> TrainResult:
     """Train `student` in place for config.train.steps steps and write the run directory.
 
@@ -72,10 +74,12 @@ def train(
     checkpoint is loaded here, or the one after `resume_step` steps: later ones are then set aside.
     `reference` is a folder that keeps the reference's log-probs of the pairs between runs.
     `on_progress` is called several times a second with the phase that a step is in. `step_engine`
-    opens what takes the optimiser steps in place of this process (training/backends/).
+    opens what takes the optimiser steps in place of this process (training/backends/). `exchange`
+    is where replicas meet (train.sync.url), e.g. diloco's ObjectStoreExchange().
     Raises StoppedError (exit code 3) if a channel stays starved or dead, or if a rule on the live
     policy is broken (the newest good weights are put back first), DataError if there is nothing to
-    train on, ConfigError if an item does not fit into one forward.
+    train on, ConfigError if an item does not fit into one forward, SyncError if the replicas of
+    train.sync cannot meet, SlotTakenError (exit code 17) if another one has this one's slot.
     """
     with ExitStack() as stack:
         setup = stack.enter_context(
@@ -93,19 +97,25 @@ def train(
                 on_step=on_step,
                 on_event=on_event,
                 on_progress=on_progress,
+                exchange=exchange,
             )
         )
         if step_engine is not None:
             setup.trainer.begin_step = stack.enter_context(step_engine(setup))
-        metrics = setup.last_metrics
-        for step in range(setup.first_step, config.train.steps):
-            metrics = take_step(setup, step=step)
+        metrics, step = setup.last_metrics, setup.first_step
+        while step < config.train.steps:
+            metrics, step = take_step(setup, step=step)
     return train_result(run, steps=config.train.steps, metrics=metrics)
 
 
-def take_step(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> dict[str, Any]:
-    """One step of the loop, with its checkpoint if one is due; returns its metrics. `sampled` are
-    rollouts that somebody else has sampled for it."""
+def take_step(
+    setup: TrainSetup, *, step: int, sampled: Groups | None = None
+) -> tuple[dict[str, Any], int]:
+    """One step of the loop, with its checkpoint if one is due. `sampled` are rollouts that somebody
+    else has sampled for it.
+
+    Returns its metrics, and the number of steps that the run has taken: step + 1, or more for a
+    replica that was late and goes on where the others are."""
     # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
     examples_drawn, pairs_drawn = setup.draw(step)
     # 2. Roll out with the weights before the update: they are judged by these rollouts too.
@@ -123,13 +133,15 @@ def take_step(setup: TrainSetup, *, step: int, sampled: Groups | None = None) ->
     )
     _probe_before(setup, live_step, step=step)
     metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
-    _probe_after(setup, steps=step + 1)
-    if _is_checkpoint(setup.config, steps=step + 1):
-        # 4. Judge the new weights: the checkpoint says whether they are good.
-        health_metrics = judge_weights(setup, live_step, steps=step + 1)
-        # 5. Save.
-        setup.checkpoints.save(step + 1, health_metrics=health_metrics)
-    return metrics
+    # 4. Meet the other replicas after every round of steps; who was late goes on further.
+    steps = meet_replicas(setup, inputs, metrics, steps=step + 1)
+    _probe_after(setup, steps=steps)
+    if _is_checkpoint(setup.config, before=step, steps=steps):
+        # 5. Judge the new weights: the checkpoint says whether they are good.
+        health_metrics = judge_weights(setup, live_step, steps=steps)
+        # 6. Save.
+        setup.checkpoints.save(steps, health_metrics=health_metrics)
+    return metrics, steps
 
 
 def roll_out(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> LiveStep | None:
@@ -179,6 +191,18 @@ def write_forks(setup: TrainSetup, *, step: int) -> ForkStep | None:
     return fork_step
 
 
+def meet_replicas(
+    setup: TrainSetup, inputs: StepInputs, metrics: Mapping[str, Any], *, steps: int
+) -> int:
+    """The number of steps that the run has taken; with other replicas it may be more than this
+    one's, after a round that it missed."""
+    if setup.shared is None:
+        return steps
+    setup.run_logger.progress(lambda: "meeting the other replicas, if the round is over")
+    probe = next((example.ids for example in inputs.examples), ())
+    return setup.shared.after_step(steps, metrics, probe=probe)
+
+
 def judge_weights(
     setup: TrainSetup, live_step: LiveStep | None, *, steps: int
 ) -> Mapping[str, float]:
@@ -192,8 +216,10 @@ def judge_weights(
     )
 
 
-def _is_checkpoint(config: Config, *, steps: int) -> bool:
-    return steps % config.train.checkpoint_every == 0 or steps == config.train.steps
+def _is_checkpoint(config: Config, *, before: int, steps: int) -> bool:
+    """Whether a multiple of checkpoint_every, or the end, was reached after `before` steps."""
+    every = config.train.checkpoint_every
+    return steps // every > before // every or steps == config.train.steps
 
 
 def _probe_before(setup: TrainSetup, live_step: LiveStep | None, *, step: int) -> None:

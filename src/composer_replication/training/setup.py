@@ -11,8 +11,8 @@ go back to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from composer_replication.training.on_policy.live import RolloutSource
 from composer_replication.training.on_policy.overlap import StepRollouts
 from composer_replication.training.run.checkpoint_manager import CheckpointManager
 from composer_replication.training.run.kept_reference import KeptReference, keep_reference
+from composer_replication.training.run.membership import Membership, ReplicaExchange, check_exchange
 from composer_replication.training.run.ranks import join_ranks
 from composer_replication.training.run.rollback import Rollback
 from composer_replication.training.run.run_logger import Listener, Phase, RunLogger
@@ -44,7 +45,7 @@ class TrainSetup:
     `first_step` is the number of steps that were taken before this launch, `last_metrics` the
     metrics of the last of them. `rollouts` and `rollback` are None without live rollouts, `forked`
     without train.fork, `kept_reference` without a reference model, `token_probe` without a hint
-    channel.
+    channel, `shared` without other replicas.
     """
 
     config: Config
@@ -58,6 +59,7 @@ class TrainSetup:
     token_probe: TokenProbe | None
     checkpoints: CheckpointManager
     run_logger: RunLogger
+    shared: Membership | None
     first_step: int
     last_metrics: dict[str, Any]
 
@@ -91,6 +93,7 @@ def open_training(
     on_step: Listener | None,
     on_event: Listener | None,
     on_progress: Callable[[Phase], None] | None,
+    exchange: ReplicaExchange | None = None,
 ) -> Iterator[TrainSetup]:
     """Build what a launch needs, and load the checkpoint that it resumes from.
 
@@ -104,16 +107,6 @@ def open_training(
             fix="resume it, or start a new run",
         )
     accelerator = join_ranks()
-    trainer = make_trainer(config, student=student, accelerator=accelerator)
-    if trainer.models.why_rows:
-        data.check_rows(config.train)
-    sampler = data.sampler(config)
-    env_sha256 = "" if live is None else live.task_source.sha256()
-    identity = {
-        "data_sha256": data.sha256(),
-        "start_sha256": weights_sha256(student.model),
-        "env_sha256": env_sha256,
-    }
     run_logger = RunLogger(
         run=run,
         main=accelerator.is_main_process,
@@ -121,22 +114,43 @@ def open_training(
         on_event=on_event,
         on_progress=on_progress,
     )
-    trainer.on_progress = run_logger.progress
-    rollback, rollouts = None, None
-    if live is not None:
-        rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
-        ranks = accelerator.num_processes
-        rollouts = StepRollouts(
-            config=config,
-            live=live,
-            student=student,
-            generator=Generator.of(config.rollouts, lora=student.lora, ranks=ranks),
-            note=run_logger.event,
+    check_exchange(config, exchange, num_ranks=accelerator.num_processes)
+    env_sha256 = "" if live is None else live.task_source.sha256()
+    with ExitStack() as stack:
+        shared = None
+        if exchange is not None:
+            stack.enter_context(run_logger.attempt())  # before a slot is taken in the run's name
+            hashes = {"start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
+            joined = exchange.join(config, student=student, identity=hashes, run=run)
+            shared = stack.enter_context(joined)
+            config = shared.config
+            live = None if live is None else replace(live, config=config)
+            forked = None if forked is None else replace(forked, config=config)
+        trainer = make_trainer(config, student=student, accelerator=accelerator)
+        if trainer.models.why_rows:
+            data.check_rows(config.train)
+        sampler = data.sampler(config)
+        identity = {
+            "data_sha256": data.sha256(),
+            "start_sha256": weights_sha256(student.model),
+            "env_sha256": env_sha256,
+        }
+        trainer.on_progress = run_logger.progress
+        rollback, rollouts = None, None
+        if live is not None:
+            rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
+            rollouts = _rollouts(config, live, student, trainer=trainer, run_logger=run_logger)
+        checkpoints = CheckpointManager(
+            trainer=trainer,
+            run_logger=run_logger,
+            identity=identity,
+            rollback=rollback,
+            shared=shared,
         )
-    checkpoints = CheckpointManager(
-        trainer=trainer, run_logger=run_logger, identity=identity, rollback=rollback
-    )
-    with run_logger.attempt(), nullcontext() if rollouts is None else closing(rollouts):
+        if shared is None:
+            stack.enter_context(run_logger.attempt())
+        if rollouts is not None:
+            stack.enter_context(closing(rollouts))
         kept_reference = _score_reference(trainer, sampler, folder=reference_folder)
         first_step = _begin(
             checkpoints,
@@ -160,9 +174,29 @@ def open_training(
             ),
             checkpoints=checkpoints,
             run_logger=run_logger,
+            shared=shared,
             first_step=first_step,
             last_metrics=_metrics_before(run, first_step),
         )
+
+
+def _rollouts(
+    config: Config,
+    live: RolloutSource,
+    student: Student,
+    *,
+    trainer: Trainer,
+    run_logger: RunLogger,
+) -> StepRollouts:
+    """The producer of each step's rollouts, with what writes their messages."""
+    ranks = trainer.accelerator.num_processes
+    return StepRollouts(
+        config=config,
+        live=live,
+        student=student,
+        generator=Generator.of(config.rollouts, lora=student.lora, ranks=ranks),
+        note=run_logger.event,
+    )
 
 
 def _score_reference(

@@ -268,7 +268,7 @@ def with_hint_controls(
         )
         examples = [example.focused() if example.hints else example for example in examples]
     if settings.contrast:
-        seed = stage_seed(config.seed, f"contrast:{step}")
+        seed = stage_seed(config.draw_seed, f"contrast:{step}")
         examples, metrics["hint/no_donor"] = with_wrong_hints(
             examples, seed=seed, dataset=inputs.dataset
         )

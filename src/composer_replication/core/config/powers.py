@@ -206,6 +206,7 @@ RULES: Mapping[str, Rule] = {
     "curate.data_juicer_python": _if_set("runs"),
     "build.pairs": _path,
     "rollouts.env": _env,
+    "train.sync.url": _if_set("sends", "the student's weights to "),
     "rollouts.server.url": _if_set("sends", "what the student reads to "),
     "rollouts.server.weights_dir": _if_set("writes", "weights into "),
 }

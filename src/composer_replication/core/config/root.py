@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from composer_replication.core.config.base import Settings
+from composer_replication.core.config.base import Settings, stage_seed
 from composer_replication.core.config.curate_settings import CurateSettings
 from composer_replication.core.config.data_settings import (
     HeldOutSettings,
@@ -49,6 +49,13 @@ class Config(Settings):
     train: TrainSettings = TrainSettings()
     monarch: MonarchSettings = MonarchSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed of what a replica draws: data, rollouts, dropout. Slot 0 draws what a single
+        process would."""
+        slot = self.train.sync.slot
+        return self.seed if slot <= 0 else stage_seed(self.seed, f"replica:{slot}")
 
     @model_validator(mode="after")
     def _what_sharded_weights_cannot(self) -> Self:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.hint_settings import HintSettings as HintSettings
+from composer_replication.core.config.sync_settings import SyncSettings
 
 
 class BuildSettings(Settings):
@@ -251,6 +252,7 @@ class TrainSettings(Settings):
     fork_samples: int = Field(default=1, gt=0)
     """Messages that the student writes at each site."""
     health: HealthSettings = HealthSettings()
+    sync: SyncSettings = SyncSettings()
     starved_steps: int = Field(default=10, gt=0)
     """Stop with exit code 3 after this many steps in a row in which a weighted channel was starved
     or dead."""
@@ -288,6 +290,21 @@ class TrainSettings(Settings):
         if self.fsdp and self.optimiser != "adamw":
             message = "fsdp shards AdamW's averages, and bitsandbytes' 8-bit ones cannot be sharded"
             raise ValueError(f'{message}; set fsdp = false, or optimiser = "adamw"')
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_are_whole(self) -> Self:
+        if not self.sync.url:
+            return self
+        if self.steps % self.sync.every:
+            message = f"{self.steps} steps are not whole rounds of {self.sync.every}"
+            raise ValueError(f"{message}; set steps to a multiple of sync.every")
+        if self.fsdp:
+            message = "a replica of train.sync keeps its weights whole, and fsdp shards them"
+            raise ValueError(f'{message}; set fsdp = false, or sync.url = ""')
+        if self.backend != "reference":
+            message = f"replicas are for the reference trainer, the backend is {self.backend}"
+            raise ValueError(f'{message}; set backend = reference, or sync.url = ""')
         return self
 
     @model_validator(mode="after")

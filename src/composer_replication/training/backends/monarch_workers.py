@@ -173,7 +173,7 @@ class TrainerWorker:
 
     def _take(self, step: int, sampled: Groups, notes: Sequence[Note]) -> None:
         self._write(notes)
-        self._metrics = take_step(self._opened, step=step, sampled=sampled)
+        self._metrics, _ = take_step(self._opened, step=step, sampled=sampled)
         self._steps = step + 1
 
     def _close(self, notes: Sequence[Note]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import uuid as uuids
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -95,8 +95,11 @@ class Exchange:
         clock: Clock | None = None,
         timing: Timing | None = None,
         uuid: str = "",
+        earlier: Collection[str] = (),
     ) -> Exchange:
         """Agree on the spec, load the newest state (the first replica's is `start`), take a slot.
+
+        `earlier` are the uuids of this replica's earlier lives.
 
         Raises ConfigError if the spec differs, SlotTakenError if another replica holds the slot.
         """
@@ -123,7 +126,11 @@ class Exchange:
         while (commit := exchange.committed()) is not None:
             exchange.apply(commit)
         exchange.claim = slots.claim(
-            slot, uuid=nobody.uuid, round_number=exchange.round, takeover=takeover
+            slot,
+            uuid=nobody.uuid,
+            round_number=exchange.round,
+            takeover=takeover,
+            earlier=earlier,
         )
         return exchange
 

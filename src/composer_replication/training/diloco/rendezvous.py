@@ -7,7 +7,7 @@ released slot, or one that nobody claimed, is free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -106,14 +106,25 @@ class Slots:
                 self.newest[slot] = self._read(slot, epoch)
         self.released = {slot for slot, epoch in newest.items() if (slot, epoch) in left}
 
-    def claim(self, slot: int | None, *, uuid: str, round_number: int, takeover: bool) -> SlotClaim:
-        """Take a slot, or the lowest free one; raises SlotTakenError if another replica holds
-        it."""
+    def claim(
+        self,
+        slot: int | None,
+        *,
+        uuid: str,
+        round_number: int,
+        takeover: bool = False,
+        earlier: Collection[str] = (),
+    ) -> SlotClaim:
+        """Take a slot, or the lowest free one; raises SlotTakenError if another replica holds it.
+
+        `earlier` are the uuids of this replica's earlier lives: what they hold is its own.
+        """
         while True:
             self.refresh()
             wanted = self._free() if slot is None else slot
             holder = self.newest.get(wanted)
-            if holder is not None and wanted not in self.released and not takeover:
+            free = holder is None or wanted in self.released or holder.uuid in earlier
+            if not free and not takeover and holder is not None:
                 raise SlotTakenError(
                     f"slot {wanted} is held by replica {holder.uuid}, since round {holder.round}",
                     fix="take another slot, or, if that replica is dead, set"

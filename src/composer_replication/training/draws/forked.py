@@ -115,10 +115,10 @@ class ForkSource:
             stratum="fork",
             step=step,
             per_step=min(settings.fork_sites, len(fork_points)),
-            seed=stage_seed(self.config.seed, "fork:sites"),
+            seed=stage_seed(self.config.draw_seed, "fork:sites"),
         )
         sampling = Sampling.of(
-            self.config.rollouts, seed=stage_seed(self.config.seed, "fork:rollouts")
+            self.config.rollouts, seed=stage_seed(self.config.draw_seed, "fork:rollouts")
         )
         forks = sample_forks(
             model,

@@ -323,7 +323,7 @@ class RolloutSource:
 
 def live_seed(config: Config, stage: str) -> int:
     """The seed of a part of the live rollouts, e.g. live_seed(config, "tasks:3")."""
-    return stage_seed(config.seed, f"live:{stage}")
+    return stage_seed(config.draw_seed, f"live:{stage}")
 
 
 def message_sampling(config: Config) -> Sampling:

@@ -40,6 +40,7 @@ from composer_replication.core.checkpoints import (
     seal,
 )
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.sync_settings import OWN
 from composer_replication.core.errors import ConfigError, DamagedError, DataError, UnwrittenError
 from composer_replication.core.files import make_folder, make_private, sync, sync_all
 from composer_replication.core.jsonl import write_json
@@ -250,6 +251,9 @@ def training_settings(config: Config) -> dict[str, Any]:
     """The settings that decide what training computes; the others may change between launches."""
     dump = config.model_dump(mode="json")
     live = ("rollouts", "sites", "hints") if config.rollouts.env else ()
+    sync = {key: value for key, value in dump["train"].pop("sync").items() if key not in OWN}
+    if config.train.sync.url:  # without, a run is what it was before there were replicas
+        dump["train"]["sync"] = sync
     return {key: dump[key] for key in ("seed", "student", "train", *live)}
 
 

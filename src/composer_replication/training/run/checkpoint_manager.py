@@ -24,6 +24,7 @@ from composer_replication.training.run.checkpoint import (
     set_aside,
     training_settings,
 )
+from composer_replication.training.run.membership import Membership
 from composer_replication.training.run.rollback import Rollback
 from composer_replication.training.run.run_logger import RunLogger
 from composer_replication.training.run.state import Trainer
@@ -34,13 +35,15 @@ class CheckpointManager:
     """Writes and loads the checkpoints of one launch.
 
     `identity` are the hashes of data, start weights and environment: a resume with others is
-    refused. `rollback` holds the health of a live policy, None in a run without rollouts.
+    refused. `rollback` holds the health of a live policy, None in a run without rollouts; `shared`
+    is the membership among replicas, None in a run that trains alone.
     """
 
     trainer: Trainer
     run_logger: RunLogger
     identity: Mapping[str, str]
     rollback: Rollback | None = None
+    shared: Membership | None = None
 
     def save(self, steps: int, *, health_metrics: Mapping[str, float] | None = None) -> None:
         """Write weights, optimiser, channel means and health after `steps` steps; the main rank
@@ -67,6 +70,9 @@ class CheckpointManager:
             }
             if trainer.models.taid is not None:
                 state["taid"] = trainer.models.taid.state()
+            if self.shared is not None:
+                state["sync"] = self.shared.state()
+                extra = {**extra, **self.shared.tensors()}
             if self.rollback is not None:
                 state["policy_health"] = self.rollback.health.state()
             save_checkpoint(
@@ -101,7 +107,10 @@ class CheckpointManager:
             accept_changes=accept_changes,
         )
         load_tensors(folder, student=trainer.models.student, optimiser=trainer.optimiser)
-        trainer.models.load_extra_tensors(load_extra(folder))
+        extra = load_extra(folder)
+        trainer.models.load_extra_tensors(extra)
+        if self.shared is not None:
+            self.shared.restore(state.get("sync", {}), extra)
         trainer.means.update({name: RunningMean(*state["means"][name]) for name in CHANNELS})
         trainer.clip.mean = RunningMean(*state["clip"])
         trainer.health.restore(state["health"])

@@ -64,7 +64,7 @@ class Trainer:
         So a checkpoint holds no random state, and every pass of a step draws the same dropout.
         """
         torch.manual_seed(
-            stage_seed(self.config.seed, f"step:{step}:{self.accelerator.process_index}")
+            stage_seed(self.config.draw_seed, f"step:{step}:{self.accelerator.process_index}")
         )
 
 
