@@ -40,7 +40,8 @@ class Child:
     def __init__(self, folder: Path, name: str, settings: TorchFTSettings, **options: Any) -> None:
         self.output = folder / f"{name}.jsonl"
         self.errors = folder / f"{name}.err"
-        arguments = [json.dumps(asdict(settings)), str(options["rounds"]), str(options["start"])]
+        arguments = [json.dumps(asdict(settings)), str(options["rounds"])]
+        arguments += [str(options["start"]), options.get("url", "")]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT), *sys.path])
         with self.output.open("wb") as out, self.errors.open("wb") as errors:

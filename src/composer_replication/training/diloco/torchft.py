@@ -29,15 +29,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import nn
 
 from composer_replication.core.errors import ConfigError, SlotTakenError
-from composer_replication.training.backends.registry import TORCHFT
+from composer_replication.training.diloco.blob_store import BlobStore
+from composer_replication.training.diloco.exchange import Timing
 from composer_replication.training.diloco.executors.jobs import sdk
 from composer_replication.training.diloco.flat_weights import FlatWeights, vector_sha256
+from composer_replication.training.diloco.store_manager import ObjectStoreManager
 
 _BUCKETS = "TORCHFT_USE_BUCKETIZATION"
 
@@ -48,16 +50,18 @@ class TorchFTSettings:
 
     `lighthouse` is the URL of a torchft_lighthouse, `hostname` the name under which the others
     reach this machine. `quorum_timeout_s` must exceed the time between two rounds. A fragment is
-    synced every `sync_every` steps, the fragments one after the other.
+    synced every `sync_every` steps, the fragments one after the other, `fragment_delay` steps after
+    it was sent; `alpha` is the share of the local weights that it keeps.
     """
 
-    lighthouse: str
     slot: int
+    lighthouse: str = ""
     sync_every: int = 20
     learning_rate: float = 0.7
     momentum: float = 0.9
     fragments: int = 1
     fragment_delay: int = 0
+    alpha: float = 0.0
     min_replicas: int = 2
     hostname: str = "127.0.0.1"
     timeout_s: float = 60.0
@@ -66,25 +70,19 @@ class TorchFTSettings:
 
     def agreed(self) -> str:
         """The hash of what all replicas must have in common."""
-        names = ("sync_every", "learning_rate", "momentum", "fragments", "fragment_delay")
+        names = ("sync_every", "learning_rate", "momentum", "fragments", "fragment_delay", "alpha")
         return hashlib.sha256(repr([getattr(self, name) for name in names]).encode()).hexdigest()
 
 
-class TorchFTDiLoCo:
-    """torchft's DiLoCo around a model's trainable weights, with a manager of its own."""
+class _WrappedDiLoCo:
+    """torchft's DiLoCo around a model's trainable weights; a subclass makes the manager."""
 
     def __init__(self, model: Any, optimizer: Any, *, settings: TorchFTSettings) -> None:
-        """Connect to the Lighthouse; raises ConfigError for a setting that is not safe."""
-        check_settings(settings, os.environ)
         self.settings = settings
-        weights = FlatWeights.of(model)
-        check_masters(weights)
-        self._fragments = fragments_of(weights, settings.fragments)
-        torch_distributed = sdk("torch.distributed", backend=TORCHFT)
-        self._store = torch_distributed.TCPStore(
-            settings.hostname, 0, is_master=True, wait_for_workers=False
-        )
-        self.manager = self._manager(weights)
+        self._weights, self._optimizer = FlatWeights.of(model), optimizer
+        check_masters(self._weights)
+        fragments = fragments_of(self._weights, settings.fragments)
+        self.manager = self._manager()
         outer = [
             torch.optim.SGD(
                 fragment.parameters(),
@@ -92,17 +90,18 @@ class TorchFTDiLoCo:
                 momentum=settings.momentum,
                 nesterov=settings.momentum > 0,
             )
-            for fragment in self._fragments
+            for fragment in fragments
         ]
-        self._diloco = sdk("torchft.local_sgd", backend=TORCHFT).DiLoCo(
+        self._diloco = sdk("torchft.local_sgd", package="torchft").DiLoCo(
             self.manager,
-            self._fragments,
+            fragments,
             optimizer,
             outer,
             sync_every=settings.sync_every,
             use_bucketization=False,
             should_quantize=False,
             fragment_sync_delay=settings.fragment_delay,
+            fragment_update_alpha=settings.alpha,
         )
 
     @property
@@ -115,7 +114,7 @@ class TorchFTDiLoCo:
         """How many replicas took part in the last round."""
         return self.manager.num_participants()
 
-    def __enter__(self) -> TorchFTDiLoCo:
+    def __enter__(self) -> Self:
         self._diloco.__enter__()
         return self
 
@@ -123,29 +122,45 @@ class TorchFTDiLoCo:
         self._diloco.__exit__(*error)
         self.manager.shutdown(wait=False)
 
-    def _manager(self, weights: FlatWeights) -> Any:
-        settings, torchft = self.settings, sdk("torchft", backend=TORCHFT)
+    def _manager(self) -> Any:
+        raise NotImplementedError
+
+    def _load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over another replica's weights; gradients at the old ones are dropped."""
+        with torch.no_grad():
+            for name, p in self._weights.named:
+                p.copy_(state[name])
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _save(self) -> dict[str, torch.Tensor]:
+        return {name: p.detach() for name, p in self._weights.named}
+
+
+class TorchFTDiLoCo(_WrappedDiLoCo):
+    """torchft's DiLoCo with its own manager: a Lighthouse and gloo."""
+
+    def __init__(self, model: Any, optimizer: Any, *, settings: TorchFTSettings) -> None:
+        """Connect to the Lighthouse; raises ConfigError for a setting that is not safe."""
+        check_settings(settings, os.environ)
+        super().__init__(model, optimizer, settings=settings)
+
+    def _manager(self) -> Any:
+        settings, torchft = self.settings, sdk("torchft", package="torchft")
         timeout = timedelta(seconds=settings.timeout_s)
-
-        def load(state: Mapping[str, torch.Tensor]) -> None:
-            with torch.no_grad():
-                for name, p in weights.named:
-                    p.copy_(state[name])
-
-        def save() -> dict[str, torch.Tensor]:
-            return {name: p.detach() for name, p in weights.named}
-
+        self._store = sdk("torch.distributed", package="torchft").TCPStore(
+            settings.hostname, 0, is_master=True, wait_for_workers=False
+        )
         manager = torchft.Manager(
             pg=torchft.ProcessGroupGloo(timeout=timeout),
-            load_state_dict=load,
-            state_dict=save,
+            load_state_dict=self._load,
+            state_dict=self._save,
             min_replica_size=settings.min_replicas,
             use_async_quorum=False,
             init_sync=False,
             quorum_retries=settings.quorum_retries,
             timeout=timeout,
             quorum_timeout=timedelta(seconds=settings.quorum_timeout_s),
-            replica_id=replica_id(settings, vector_sha256(weights.read())),
+            replica_id=replica_id(settings, vector_sha256(self._weights.read())),
             rank=0,
             world_size=1,
             store_addr=settings.hostname,
@@ -157,6 +172,45 @@ class TorchFTDiLoCo:
         full_id = manager._store.get("replica_id").decode()  # with the uuid that torchft appends
         manager._client = _CheckedClient(manager._client, full_id)
         return manager
+
+
+class StoreDiLoCo(_WrappedDiLoCo):
+    """torchft's DiLoCo (fragments, delay, alpha) over a folder or bucket, without a Lighthouse.
+
+    with StoreDiLoCo(model, optimizer, settings=settings, store=open_store(url)) as diloco: ...
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        settings: TorchFTSettings,
+        store: BlobStore,
+        replicas: int = 1,
+        takeover: bool = False,
+        timing: Timing | None = None,
+    ) -> None:
+        """`replicas`: that the first round waits for; `takeover`: the slot's holder is dead."""
+        check_settings(settings, {})
+        self._options = {"replicas": replicas, "takeover": takeover, "timing": timing}
+        self._blobs = store
+        super().__init__(model, optimizer, settings=settings)
+        self.manager.start()
+
+    def _manager(self) -> ObjectStoreManager:
+        return ObjectStoreManager(
+            self._blobs,
+            slot=self.settings.slot,
+            quorum=self.settings.min_replicas,
+            agreed={
+                "settings": self.settings.agreed(),
+                "start": vector_sha256(self._weights.read()),
+            },
+            load_state_dict=self._load,
+            state_dict=self._save,
+            **self._options,
+        )
 
 
 class _CheckedClient:
@@ -245,6 +299,8 @@ def check_settings(settings: TorchFTSettings, env: Mapping[str, str]) -> None:
             f"{settings.fragments} fragments in {settings.sync_every} steps",
             fix="sync_every must be a multiple of fragments",
         )
+    if not 0 <= settings.alpha <= 1:
+        raise ConfigError(f"alpha = {settings.alpha}", fix="use a share between 0 and 1")
     if not 0 <= settings.fragment_delay < share:
         raise ConfigError(
             f"fragment_delay = {settings.fragment_delay}, but fragments are {share} steps apart",
@@ -289,7 +345,7 @@ def fragments_of(weights: FlatWeights, num: int) -> list[nn.Module]:
 def _transport(hostname: str, timeout: timedelta) -> Any:
     """torchft's HTTP transport of weights to a replica that heals, under the given host name: its
     own takes the machine's, which others may not resolve."""
-    http_transport = sdk("torchft.checkpointing.http_transport", backend=TORCHFT)
+    http_transport = sdk("torchft.checkpointing.http_transport", package="torchft")
 
     class _NamedTransport(http_transport.HTTPTransport):
         def address(self) -> str:
