@@ -53,7 +53,6 @@ MODULES: dict[str, str] = {
 """The guide's module paths below `composer_replication`, and their names; "*" = every name is still
 to come."""
 
-_RANKS = "accelerate launch --num_processes N -m composer_replication.cli train (one machine)"
 TO_COME: dict[str, str] = {
     "recipes.verl": (
         "the verl backend is still to come; meanwhile use recompose train, or"
