@@ -6,7 +6,7 @@ world, beside the arithmetic of other ways to train.
 
 Simulated: requests, bytes, polling, grace, stragglers, deaths and replacements, by the code that
 `recompose train --replicas` runs. Not simulated: training itself (a step takes `step_s`, that of a
-straggler longer). Prices are list prices of a large provider's store and its internet egress; change them.
+straggler longer). Prices are list prices of a large provider's store and its internet egress.
 """
 
 from __future__ import annotations
