@@ -24,7 +24,7 @@ from composer_replication.training.diloco.simulated_world import (
     Link,
     SimulatedClock,
     SimulatedStore,
-    World,
+    Simulation,
 )
 from tests.cli.workspace import recompose
 
@@ -34,7 +34,7 @@ SMALL = Scenario(replicas=2, trained=1e6, rounds=3, step_s=1.0, inner_steps=5, l
 
 
 def test_threads_take_turns_by_their_time() -> None:
-    world, seen = World(), []
+    world, seen = Simulation(), []
 
     def body(name: str, pause: float) -> None:
         for _ in range(3):
@@ -55,14 +55,14 @@ def test_threads_take_turns_by_their_time() -> None:
 
 
 def test_an_error_of_a_thread_reaches_run() -> None:
-    world = World()
+    world = Simulation()
     world.start(lambda clock: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         world.run()
 
 
 def test_a_request_takes_its_latency_and_its_bytes() -> None:
-    world, times = World(), list[float]()
+    world, times = Simulation(), list[float]()
 
     def body(clock: SimulatedClock) -> None:
         store = SimulatedStore(world, CALM, seed=0, scale=10.0)
@@ -81,7 +81,7 @@ def test_a_request_takes_its_latency_and_its_bytes() -> None:
 
 
 def test_the_first_upload_that_ends_wins() -> None:
-    world, winners = World(), list[str]()
+    world, winners = Simulation(), list[str]()
 
     def body(name: str, link: Link) -> None:
         if SimulatedStore(world, link, seed=0).create("commit.json", name.encode()):

@@ -28,7 +28,7 @@ from composer_replication.training.diloco.simulated_world import (
     Link,
     SimulatedClock,
     SimulatedStore,
-    World,
+    Simulation,
 )
 
 BYTES_PER_WEIGHT: Mapping[str, float] = {
@@ -111,7 +111,7 @@ def simulate(scenario: Scenario) -> Simulated:
             f"{scenario.replicas} replicas with codec {scenario.codec!r}",
             fix=f"use one replica or more, and one of {', '.join(BYTES_PER_WEIGHT)}",
         )
-    world, results, traffic = World(), [], Traffic()
+    world, results, traffic = Simulation(), [], Traffic()
     spec = _spec(scenario)
     plain = len(encode_delta(torch.zeros(_SIZE), torch.zeros(_SIZE), codec="none"))
     scale = scenario.trained / plain

@@ -1,6 +1,6 @@
 """A simulated store, network and clock, in which the real exchange runs in threads.
 
-    world = World()
+    world = Simulation()
     world.start(lambda clock: replica(clock, SimulatedStore(world, clock, link=Link(), seed=1)))
     world.run()                        # simulated seconds pass as fast as the code runs
 
@@ -41,7 +41,7 @@ class Link:
     work_bytes_s: float = math.inf
 
 
-class World:
+class Simulation:
     """The simulated time, the threads that live in it, and the blobs of its store."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class World:
 class SimulatedClock(Clock):
     """The clock of the exchange in a simulated world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
 
     def monotonic(self) -> float:
@@ -115,7 +115,7 @@ class SimulatedStore:
     """A BlobStore over one replica's link; pseudo-gradients count `scale` times their bytes, and
     whole float32 states and means `dense_scale` times."""
 
-    world: World
+    world: Simulation
     link: Link
     seed: int
     scale: float = 1.0
