@@ -40,6 +40,7 @@ from composer_replication.models.load_student import load_student
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.training.backends import monarch_run
 from composer_replication.training.backends.monarch_workers import RunParts, TrainerLaunch
+from composer_replication.training.backends.registry import MONARCH
 
 STUDENT = Path(__file__).resolve().parent.parent / "examples" / "workshop_student"
 
@@ -118,7 +119,9 @@ def run_workshop(options: argparse.Namespace) -> dict[str, Any]:
         ]
         lost = [event for event in run.events() if event["kind"].startswith("generator_")]
         events = [{k: e[k] for k in ("kind", "step", "generator")} for e in lost]
-    return {"about": about(sys.argv), "steps": rows, "events": events}
+    page = about(sys.argv)
+    page["versions"]["torchmonarch"] = MONARCH.installed()
+    return {"about": page, "steps": rows, "events": events}
 
 
 def problems(result: dict[str, Any], *, config: Config) -> list[str]:

@@ -128,6 +128,41 @@ def test_no_banned_word_of_the_glossary_is_an_identifier(repository_root: Path) 
     assert offending == {}
 
 
+BEFORE_A_NOUN = {"both", "one", "own", "whole"}
+"""Banned words that may begin a function's name, as they count or limit the noun that follows."""
+
+
+def banned_beginnings(text: str, banned: set[str]) -> set[str]:
+    """The functions and methods whose name begins with a banned word, as in `say_plan`."""
+    functions = {
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    first = {name: name.lstrip("_").partition("_") for name in functions}
+    return {
+        name
+        for name, (word, _, noun) in first.items()
+        if word in banned and not (noun and word in BEFORE_A_NOUN)
+    }
+
+
+def test_no_function_begins_with_a_banned_word(repository_root: Path) -> None:
+    banned = banned_names((repository_root / "docs" / "glossary.md").read_text("utf-8"))
+    offending = {
+        path.name: names
+        for path in package_files(repository_root)
+        if (names := banned_beginnings(path.read_text("utf-8"), banned))
+    }
+    assert offending == {}
+
+
+def test_a_function_that_begins_with_a_banned_word_is_seen() -> None:
+    text = "class A:\n def _say_plan(self): ...\nasync def say(): ...\ndef _one(): ...\n"
+    harmless = "def saying(): ...\ndef one_line(): ...\ndef plan_say(): ...\n"
+    assert banned_beginnings(text + harmless, {"say", "one"}) == {"_say_plan", "say", "_one"}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -207,6 +207,7 @@ from .rollouts.groups import (
 from .rollouts.local_teacher import (
     LocalTeacher as LocalTeacher,
 )
+from .workshop.as_tools import WorkshopTools as WorkshopTools
 from .workshop.record_episodes import (
     record_logs as record_logs,
 )

@@ -37,7 +37,7 @@ from tests.training.test_prime_rl import (
     train_settings,
 )
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.train]
 SEQUENCE = 64
 
 

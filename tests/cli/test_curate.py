@@ -17,7 +17,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.curate.pair_export import read_rows
+from composer_replication.data.curate.pair_export import pair_of
 from composer_replication.tokens.split import is_held_out
 from tests.cli.workspace import inside, recompose
 from tests.data.curate.pairs import call, say, session
@@ -130,11 +130,12 @@ def test_rows_for_other_trainers_and_dry_run(work: Path) -> None:
     assert recompose("curate", "--curate.rows", "true", "--dry-run", cwd=work).code == 0
     assert not (work / "recompose" / "curated.jsonl").exists()
     assert recompose("curate", "--curate.rows", "true", cwd=work).code == 0
-    (row,) = read_rows(work / "recompose" / "curated_rows.jsonl")
+    ((_, row),) = read_lines(work / "recompose" / "curated_rows.jsonl")
+    pair = pair_of(row)
     assert (
-        row.chosen.turn == GOOD
-        and row.repository == "acme/app0"
-        and row.preference.teachers == ("kimi",)
+        pair.chosen.turn == GOOD
+        and pair.repository == "acme/app0"
+        and pair.preference.teachers == ("kimi",)
     )
 
 

@@ -14,11 +14,9 @@ from composer_replication.losses.credit import (
     channel_shares,
     contrast_evidence,
     contrast_target,
-    credit_weights,
     credited_advantage,
     difficulty_weight,
     hint_evidence,
-    max_rl_advantages,
 )
 from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_teacher_student
 from composer_replication.losses.policy import dr_grpo
@@ -152,16 +150,6 @@ def test_columns_that_do_not_exist_stay_out_of_the_contrasted_teacher() -> None:
     assert torch.allclose(got[:, :4], dropped, atol=1e-6) and bool((got[:, 4] == 0).all())
 
 
-def test_credit_weights_stay_around_one() -> None:
-    d = torch.tensor([0.0, 0.05, 0.1, 4.0], requires_grad=True)
-    got = credit_weights(d, bound=0.3, mean=0.1)
-    assert got.tolist() == pytest.approx([0.7, 0.7, 1.0, 1.3]) and not got.requires_grad
-    assert credit_weights(d, bound=0.3, mean=0.0).tolist() == [1.0] * 4
-    assert credit_weights(d, bound=0.0, mean=0.1).tolist() == [1.0] * 4
-    with pytest.raises(ValueError, match="bound"):
-        credit_weights(d, bound=1.0, mean=0.1)
-
-
 def test_difficulty_weights_are_symmetric_and_zero_at_the_ends() -> None:
     p = torch.linspace(0, 1, 11, dtype=torch.float64)
     got = difficulty_weight(p)
@@ -174,16 +162,3 @@ def test_difficulty_weights_are_symmetric_and_zero_at_the_ends() -> None:
     assert np.allclose(got.numpy() ** 2, p.numpy() * (1 - p.numpy()))
     with pytest.raises(ValueError, match="success rates"):
         difficulty_weight(torch.tensor([1.1]))
-
-
-def test_max_rl_is_the_mean_score_of_the_successes_less_the_mean_score() -> None:
-    """Algorithm 1: with scores g, the mean of A g is mean(g of the successes) - mean(g)."""
-    reward, score = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0]).double(), torch.randn(5).double()
-    got = (max_rl_advantages(reward) * score).mean()
-    assert got.item() == pytest.approx((score[reward == 1].mean() - score.mean()).item())
-    assert (
-        max_rl_advantages(torch.zeros(4)).tolist() == [0.0] * 4
-        and max_rl_advantages(torch.ones(4)).tolist() == [0.0] * 4
-    )
-    with pytest.raises(ValueError, match="0 and 1"):
-        max_rl_advantages(torch.tensor([0.5, 1.0]))

@@ -254,6 +254,42 @@ def test_keys_and_values_are_kept_up_to_the_last_hint(monkeypatch: pytest.Monkey
     assert not any(key_values.layers for key_values in kept)
 
 
+def test_keys_and_values_for_the_hints_wait_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files stand for the host's memory: between writing and reading, no layer's keys are here."""
+    files: list[Path] = []
+    read: list[int] = []
+
+    class Elsewhere(KeyValues):
+        places: dict[int, Path]
+
+        def add(self, layer: int, key: Tensor, value: Tensor) -> None:
+            super().add(layer, key, value)
+            if self.on_host:
+                files.append(tmp_path / f"{len(files)}")
+                torch.save(self.layers[layer], files[-1])
+                empty = key.new_empty(0)
+                self.layers[layer] = (empty, empty)
+                self.places = {**getattr(self, "places", {}), layer: files[-1]}
+
+        def of(self, layer: int, device: torch.device) -> tuple[Tensor, Tensor]:
+            if self.on_host:
+                self.layers[layer] = torch.load(self.places[layer])
+                read.append(layer)
+            return super().of(layer, device)
+
+    monkeypatch.setattr(passes_module, "KeyValues", Elsewhere)
+    less = {"checkpoint": "layers", "hint": {"teacher": "live"}}
+    _, wanted = seeded_outcome(trainer_of(all_weights(), "tree", **less))
+    assert not files
+    offloaded = trainer_of(all_weights(), "tree", offload=True, **less)
+    _, gradients = seeded_outcome(offloaded)
+    assert gap(gradients, wanted) <= 1e-12
+    num_layers = len(offloaded.models.student.model.model.layers)
+    assert len(files) >= num_layers and set(read) == set(range(num_layers))
+
+
 @LAYOUTS
 def test_scoring_never_runs_a_layer_again(layout: str, tmp_path: Path) -> None:
     """Teacher, reference, and whatever else is scored: no checkpointed call, and the same mode

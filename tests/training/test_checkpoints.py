@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from composer_replication.core.checkpoints import (
     SUMS,
     find_damage,
-    is_whole,
+    has_no_known_damage,
     seal,
     whole_checkpoint,
 )
@@ -224,7 +224,11 @@ def test_a_checkpoint_of_before_the_checksums_is_read_as_it_is(run: RunDir) -> N
     (folder / SUMS).unlink()
     state = json.loads((folder / "trainer.json").read_text("utf-8"))
     (folder / "trainer.json").write_text(json.dumps({**state, "schema": 3}), "utf-8")
-    assert is_whole(folder) and whole_checkpoint(run)[0] == 4 and read_state(folder)["step"] == 4
+    assert (
+        has_no_known_damage(folder)
+        and whole_checkpoint(run)[0] == 4
+        and read_state(folder)["step"] == 4
+    )
     cut(folder / "model.safetensors")
     student = make_student()
     with pytest.raises(DamagedError, match=r"model\.safetensors cannot be read"):

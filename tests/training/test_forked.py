@@ -84,7 +84,7 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     known = DecisionTokens(site_id=view.site_id, spans=(view.span,))
     imported = replace(imported, hints=(replace(view, decisions=(known,)),))
     live = producer("s1")
-    live_step = live.step(parrot(CAT), live.fork_points([imported]), step=0)
+    live_step = live.collect(parrot(CAT), live.fork_points([imported]), step=0)
     (example,) = live_step.examples
     (view,), (old,) = example.hints, imported.hints
     written = tuple(message_ids(renderer(), CAT))
@@ -133,7 +133,7 @@ def test_a_message_with_two_failing_calls_is_one_fork_point_and_either_mistake_i
         sites={s.id: s for s in (first, second)},
     )
     (fork_point,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
-    live_step = live.step(parrot(CAT, assistant_turn(wrong), READ), [fork_point], step=0)
+    live_step = live.collect(parrot(CAT, assistant_turn(wrong), READ), [fork_point], step=0)
     assert [fork.checked.outcome for fork in live_step.forks] == ["same", "same", "ok"] and len(
         live_step.examples
     ) == 2
@@ -147,7 +147,7 @@ def test_a_message_with_two_failing_calls_is_one_fork_point_and_either_mistake_i
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
     unrelated, silent = assistant_turn(call("Read", file="a")), assistant_turn("Nothing.")
-    live_step = live.step(
+    live_step = live.collect(
         parrot(READ, CAT, unrelated, silent), live.fork_points(examples("s1")), step=0
     )
     assert [fork.checked.outcome for fork in live_step.forks] == [
@@ -180,14 +180,14 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     live = producer("s1", "s2", "s3", fork_sites=2)
     spots = live.fork_points(examples("s1", "s2", "s3"))
     model = tiny(len(renderer().tokenizer))
-    steps = [live.step(model, spots, step=step) for step in range(3)]
+    steps = [live.collect(model, spots, step=step) for step in range(3)]
     drawn = [fork.site.session_id for live_step in steps for fork in live_step.forks]
     assert sorted(drawn) == ["s1", "s1", "s2", "s2", "s3", "s3"] and len(set(drawn[:3])) == 3
     assert live.num_samples(spots) == 2
     # so many views make a full step
     assert producer("s1", "s2", "s3", fork_sites=2, fork_samples=3).num_samples(spots) == 6
     assert producer("s1", "s2", "s3", fork_sites=9, fork_samples=3).num_samples(spots) == 9
-    again = live.step(model, spots, step=1)
+    again = live.collect(model, spots, step=1)
     assert [f.ids for f in again.forks] == [f.ids for f in steps[1].forks]
     by_site = {f.site.session_id: f.ids for f in steps[0].forks}
     assert any(
@@ -206,7 +206,7 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
     )
     changed_source = replace(live, sessions={"s1": changed})
     with pytest.raises(AlignmentError, match="build again"):
-        changed_source.step(parrot(CAT), changed_source.fork_points(built), step=0)
+        changed_source.collect(parrot(CAT), changed_source.fork_points(built), step=0)
     with pytest.raises(DataError, match="not among those given"):
         replace(live, sessions={}).fork_points(built)
     with pytest.raises(SiteError, match="turn 5, the site is turn 3"):

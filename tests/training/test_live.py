@@ -58,7 +58,7 @@ def played(
 ) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
-        return make_live(world, live_config(**options), strong_kinds=strong_kinds).step(
+        return make_live(world, live_config(**options), strong_kinds=strong_kinds).collect(
             None, step=step
         )
 
@@ -140,7 +140,7 @@ def test_live_views_hold_their_hints_in_the_set_position(world: TaskSource) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", careless_sample)
         moved = config.model_copy(update={"hints": hints})
-        live_step = make_live(world, moved).step(None, step=0)
+        live_step = make_live(world, moved).collect(None, step=0)
     views = [(e, v) for e in live_step.examples for v in e.hints]
     assert views and {v.position for _, v in views} == {"reminder"}
     for example, view in views:

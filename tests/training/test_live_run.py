@@ -528,7 +528,7 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     rollback = rollback_module.Rollback.of(
         trainer, live=make_live(world, config), run_logger=run_logger
     )
-    live_step = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
+    live_step = make_live(world, config).collect(None, step=0, kl=rollback.start_kl)
     start = frozen_reference(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
@@ -546,7 +546,7 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
 ) -> None:
     """Turned, or with the start's entropy, the numbers that stop a run would be those of another
     model."""
-    live_step = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
+    live_step = make_live(world, live_config(groups=2, group_size=2)).collect(None, step=0)
     student = tiny_student()
     start = frozen_reference(student)
     with torch.no_grad():
@@ -586,7 +586,7 @@ def test_drift_is_measured_on_episodes_of_the_whole_step(
 ) -> None:
     """Rollouts are ordered by group: the first few belong to one or two tasks and do not represent
     the others."""
-    live_step = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
+    live_step = make_live(world, live_config(groups=3, group_size=4)).collect(None, step=0)
     recorded: list[str] = []
 
     def noting(rollout: Any) -> TrainingExample:

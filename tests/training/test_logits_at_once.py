@@ -88,7 +88,6 @@ def drift(one: Student) -> int:
 def test_only_a_chunk_of_logits_exists_at_a_time(
     score: Callable[[Student], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_probe, "CHUNK", ROWS)
     monkeypatch.setitem(chunk_size.BUFFERS, "cpu", 0)  # the least: 16 rows at a time
     one = student()
     with Watch() as watch:

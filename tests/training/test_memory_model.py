@@ -216,6 +216,24 @@ def test_changes_are_those_that_are_not_set_and_their_windows_grow() -> None:
     assert found[-1].window == longest_window(QWEN3["4B"], found[-1].config, CARD)
 
 
+@pytest.mark.parametrize(
+    "train",
+    [{}, {"fork": True}, {"optimiser": "adamw_8bit"}, {"layout": "rows"}, {"backend": "trl"}],
+)
+@pytest.mark.parametrize("student", [{}, {"lora": {"rank": 8}, "dtype": "bfloat16"}])
+@pytest.mark.parametrize("cards", [1, 8])
+def test_no_advice_is_refused(train: dict[str, Any], student: dict[str, Any], cards: int) -> None:
+    config = Config.model_validate({"train": train, "student": student})
+    card = CardMemory.of_gigabytes(24, cards=cards)
+    found = list(changes(QWEN3["0.6B"], config, card))
+    for change in found:
+        Config.model_validate(change.config.model_dump())
+    names = [change.setting for change in found]
+    shards = cards > 1 and not train.keys() & {"fork", "optimiser", "backend"}
+    assert ("train.fsdp = true" in names) == shards
+    assert ('train.layout = "tree"' in names) == ("layout" in train)
+
+
 def test_sharded_weights_are_held_in_parts_and_gathered_by_layers() -> None:
     config, shape, size = (
         with_train(LORA, checkpoint="layers"),

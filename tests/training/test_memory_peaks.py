@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,17 @@ pytest.importorskip("torch", reason="the [train] extra")
 import torch
 
 from benchmarks import memory_model
-from benchmarks.memory_model import LORA, AllocatorPeak, Case, held_bytes, make_step, need_of
+from benchmarks.memory_model import (
+    LORA,
+    AllocatorPeak,
+    Case,
+    data_of,
+    held_bytes,
+    make_step,
+    need_of,
+)
+from composer_replication.training.forwards.reference import live_reference
+from composer_replication.training.run.token_probe import token_table
 
 pytestmark = pytest.mark.train
 GOAL = 0.10
@@ -88,3 +99,39 @@ def test_pairs_in_rows_are_not_counted_as_a_tree() -> None:
     as_tree = replace(case, train={**case.train, "layout": "tree"})
     assert need_of(as_tree, **WIDTHS).total < 0.6 * need_of(case, **WIDTHS).total
     assert memory_model.need_of(case, **WIDTHS).moment != "a teacher reads"
+
+
+PROBED = {
+    "tiles": Case(**SMALL, sites=3, train={**KEPT, "tile": 64}),
+    "a wide vocabulary": Case(**{**SMALL, "vocab": 16_384}, **LORA, sites=3, train=KEPT),
+    "trust region": Case(**SMALL, **LORA, sites=3, train=KEPT, hint={"teacher": "trust_region"}),
+}
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_the_token_table_needs_no_more_than_a_step(name: str) -> None:
+    case = PROBED[name]
+    torch.set_num_threads(1)
+    trainer, step = make_step(case, **WIDTHS)
+    step(1)
+    with AllocatorPeak() as of_step:
+        step(2)
+    models = trainer.models
+
+    def write() -> None:
+        token_table(
+            data_of(case)[0][:1],
+            student=live_reference(models.student),
+            teachers=models.teachers,
+            hint_settings=models.settings.hint,
+            tokenizer=SimpleNamespace(decode=str),
+            pad_id=0,
+            max_tokens=1 << 20,
+            device="cpu",
+            tile=models.settings.tile,
+        )
+
+    write()
+    with AllocatorPeak() as of_table:
+        write()
+    assert of_table.bytes <= of_step.bytes, (of_table.bytes, of_step.bytes)

@@ -79,7 +79,9 @@ class Here:
         self.ended = True
 
 
-def pool_of(config: Config, start: Callable[[int], Any]) -> tuple[GeneratorPool, list[Any]]:
+def pool_of(
+    config: Config, start: Callable[[int], Any], **options: Any
+) -> tuple[GeneratorPool, list[Any]]:
     events: list[Any] = []
     weights = taught_student(weights=untaught()).model.named_parameters()
     held = {name: p.detach() for name, p in weights}
@@ -88,6 +90,7 @@ def pool_of(config: Config, start: Callable[[int], Any]) -> tuple[GeneratorPool,
         start=start,
         weights=lambda: held,
         note=lambda kind, **facts: events.append((kind, facts)),
+        **options,
     )
     return pool, events
 
@@ -165,6 +168,30 @@ def test_a_share_whose_environments_died_is_played_again() -> None:
     pool, events = pool_of(config, lambda number: Here(parts_of(config), once))
     pool.open()
     assert sampled(pool) == expected() and len(gone) == 1 and events == []
+
+
+def test_environments_that_cannot_be_started_again_end_the_run_and_nobody_waits() -> None:
+    config, asked = config_with(generators=2), []
+
+    def prepare() -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            raise StoppedError("environment host 0 died", where="environments")
+
+    start = lambda number: Here(parts_of(config), lambda share: "host")  # noqa: E731
+    pool, _ = pool_of(config, start, prepare=prepare)
+    pool.open()
+    with pytest.raises(StoppedError, match="environment host 0 died"):
+        sampled(pool)
+
+
+def test_a_generator_that_cannot_be_made_is_an_error_and_nobody_waits() -> None:
+    def start(number: int) -> Any:
+        raise ConfigError("no such student", where="student.model")
+
+    pool, _ = pool_of(config_with(generators=2), start)
+    with pytest.raises(ConfigError, match="no such student"):
+        pool.open()
 
 
 def test_an_error_of_a_share_is_raised_where_the_rollouts_are_asked_for() -> None:

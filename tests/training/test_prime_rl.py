@@ -352,7 +352,11 @@ def test_the_file_of_a_run_is_prime_rls(tmp_path: Path) -> None:
     assert settings["trainer"]["loss"]["kwargs"]["mask"] == "dppo"
     assert settings["deployment"] == {"num_train_gpus": 4, "num_infer_gpus": 4}
     assert settings["orchestrator"]["batch_size"] == 48
-    assert prime_rl_settings.launch_line(path).startswith("uv run rl @ ")
+    assert prime_rl_settings.launch_line(path).endswith(f"uv run rl @ {path}")
+    assert (path.parent / "composer_tasks.py").is_file()
+    assert (
+        settings["orchestrator"]["train"]["source"][0]["env"]["taskset"]["id"] == "composer_tasks"
+    )
     module, _, function = prime_rl_settings.LOSS.rpartition(".")
     assert module == loss_fn.__module__
     assert function == loss_fn.__name__

@@ -54,7 +54,7 @@ def played(
 ) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
-        return make_live(world, live_config(**options)).step(None, step=step, kl=kl)
+        return make_live(world, live_config(**options)).collect(None, step=step, kl=kl)
 
 
 def weighed(live_step: LiveStep) -> dict[str, float]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from composer_replication.models.load_student import Student
 
 
-def say_check(job: Job, student: Student, data: Dataset, *, kinds: frozenset[str] | None) -> int:
+def print_check(job: Job, student: Student, data: Dataset, *, kinds: frozenset[str] | None) -> int:
     """Print the loss and the gradient norm of each scenario beside the reference trainer's; returns
     the exit code. Writes nothing.
 

@@ -1,4 +1,4 @@
-"""What `train` refuses before a run exists: a backend that cannot run, or not these settings."""
+"""The refusals of `train` before a run exists: a backend that cannot run, or not these settings."""
 
 from __future__ import annotations
 

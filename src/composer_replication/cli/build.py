@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from composer_replication.cli.build_lost_calls import refused_calls, say_lost_calls
+from composer_replication.cli.build_lost_calls import print_lost_calls, refused_calls
 from composer_replication.cli.build_refused import (
     Refused,
     lost_channel,
@@ -19,8 +19,8 @@ from composer_replication.cli.build_split import split_counts
 from composer_replication.cli.build_text import show_build
 from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
-from composer_replication.cli.held_out_contexts import say_evaluable
-from composer_replication.cli.hint_gate import kept_kinds, say_gate
+from composer_replication.cli.held_out_contexts import print_evaluable
+from composer_replication.cli.hint_gate import kept_kinds, print_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer, student_renderer
 from composer_replication.core.codec import (
@@ -90,9 +90,9 @@ def build_command(*, common: Common = Common()) -> int:
         "kept_kinds": None if kinds is None else sorted(kinds),
     }
     show_build(job, renderer, report, split)
-    value["evaluable"] = say_evaluable(job, renderer, held_out)
-    say_lost_calls(job, renderer, report)
-    say_gate(job, kinds)
+    value["evaluable"] = print_evaluable(job, renderer, held_out)
+    print_lost_calls(job, renderer, report)
+    print_gate(job, kinds)
     if job.preferences in inputs:
         job.screen.line(
             f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}",

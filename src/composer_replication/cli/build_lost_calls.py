@@ -33,7 +33,7 @@ def lost_calls(renderer: Renderer, report: BuildReport, *, of: int) -> DataError
     return DataError(
         f"the {_template_name(renderer)} cannot write {lost} of {of} messages with calls",
         where="skipped.jsonl has each",
-        fix=renderer.way_out(),
+        fix=renderer.family_advice(),
     )
 
 
@@ -48,7 +48,7 @@ def refused_calls(
     return lost_calls(renderer, report, of=_messages_with_calls(job, held_out))
 
 
-def say_lost_calls(job: Job, renderer: Renderer, report: BuildReport) -> None:
+def print_lost_calls(job: Job, renderer: Renderer, report: BuildReport) -> None:
     """Print how many messages with calls are left out because of the template."""
     if lost := report.skipped.get("content/lost_calls", 0):
         job.screen.line(

@@ -26,7 +26,7 @@ WAYS = {
 
 
 def remedies(skipped: Mapping[str, int]) -> list[str]:
-    """What helps against the reasons for which units were left out, most frequent first.
+    """The remedies for the reasons for which units were left out, most frequent first.
 
     >>> remedies({"too_long": 3, "no_site": 9})
     ["raise build.max_tokens, at most to the model's context"]
@@ -46,7 +46,7 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
     sizes = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
     auto = job.config.held_out.by == "auto" and by == "session" and split["fraction"]
     reason = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
-    screen.line(f" split    by {by}{reason}: {sizes}{_units(split)}")
+    screen.line(f" split    by {by}{reason}: {sizes}{_repository_counts(split)}")
     screen.line(
         f" examples {report.examples}, {report.tokens} tokens, longest {report.longest} of"
         f" {job.config.build.max_tokens}"
@@ -96,10 +96,10 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
     screen.line(f" look     {job.command('show example e001')}")
 
 
-def _units(split: Mapping[str, Any]) -> str:
-    """The number of repositories on either side; "" for a split by session.
+def _repository_counts(split: Mapping[str, Any]) -> str:
+    """The text that counts the repositories on either side; "" for a split by session.
 
-    >>> _units({"by": "repository", "train_units": 18, "held_out_units": 0})
+    >>> _repository_counts({"by": "repository", "train_units": 18, "held_out_units": 0})
     ' (of 18 and 0 repositories)'
     """
     return (

@@ -29,7 +29,7 @@ MORE_SFT = (
     "0",
 )
 CONTROLS: Mapping[str, tuple[str, ...]] = {"placebo": PLACEBO, "more_sft": MORE_SFT}
-"""What each control of the table is trained with, on top of the demo's settings."""
+"""The settings of each control of the table, on top of the demo's."""
 STEPS = 20
 SETTINGS = """# Settings of `recompose demo`: a student of 0.6M parameters in a small coding
 # workshop, all three channels.

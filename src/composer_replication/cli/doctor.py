@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from composer_replication.cli.doctor_backends import say_backends
+from composer_replication.cli.doctor_backends import print_backends
 from composer_replication.cli.doctor_next import (
     INSTALL_TRAIN,
     NEED_TRAIN,
@@ -21,7 +21,7 @@ from composer_replication.cli.doctor_next import (
 )
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
-from composer_replication.cli.memory_text import say_fit, window_fit
+from composer_replication.cli.memory_text import print_fit, window_fit
 from composer_replication.cli.next_step import NEEDED_TO_TRAIN, TRAIN_PACKAGES
 from composer_replication.core.errors import pip_install
 from composer_replication.data.ingestion.find_logs import default_folders
@@ -41,7 +41,7 @@ class Finding:
 
 
 def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = Common()) -> int:
-    """What is installed, what would work, and the command that fixes what would not. Reads only.
+    """Check the installation: what works, and the command that fixes what does not. Reads only.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
         head=("", "verb", "fix"),
     )
     job.screen.line()
-    backends = say_backends(job)
-    memory = say_fit(job, fit)
+    backends = print_backends(job)
+    memory = print_fit(job, fit)
     next_command = doctor_next(
         job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
     )
@@ -132,7 +132,7 @@ def gpu() -> Finding:
 
 
 def logs(job: Job) -> Finding:
-    """How many agent logs there are, and how soon the oldest is deleted."""
+    """The number of agent logs, and the days until the oldest is deleted."""
     named = job.config.ingest.logs
     folders = [Path(name) for name in named] or list(default_folders(os.environ))
     files = [

@@ -1,4 +1,4 @@
-"""What `doctor` says about the backends and environment libraries (docs/backends.md)."""
+"""The part of `doctor` about the backends and environment libraries (docs/backends.md)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from composer_replication.cli.job import Job
 from composer_replication.training.backends.registry import BACKENDS, FEATURES
 
 
-def say_backends(job: Job) -> list[dict[str, str]]:
-    """Print each backend, and return its row: none but the reference trainer is needed."""
+def print_backends(job: Job) -> list[dict[str, str]]:
+    """Print and return the row of each backend; all but the reference trainer are optional."""
     backends = list(backend_rows())
     for row in backends:
         mark, tested = "--" if row["problem"] else "ok", f", tested: {row['tested']}"

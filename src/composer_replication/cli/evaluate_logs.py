@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from composer_replication.cli.build_split import flags_of, splits
 from composer_replication.cli.evaluate_logs_text import (
     SHOWN,
-    say_plan,
+    print_plan,
     show_rows,
     show_side_by_side,
 )
@@ -36,7 +36,7 @@ NOT_PROVEN = (
 def show_log_plan(job: Job) -> int:
     """Print how many held-out sites there are, and the smallest change that they can show."""
     held = held_sites(job, job.config.held_out)
-    plan = say_plan(job, held)
+    plan = print_plan(job, held)
     if not held.sites:
         job.screen.line(f" fix      {_remedy(job)}", style="yellow")
     return job.finish(
@@ -58,7 +58,7 @@ def evaluate_on_logs(
                 fix="train it on the same examples",
             )
     held = held_sites(job, settings)
-    plan = say_plan(job, held)
+    plan = print_plan(job, held)
     if not held.sites:
         raise DataError("no held-out site to evaluate at", where=str(job.sites), fix=_remedy(job))
     notes = [*notes, *_check_training(job, folder, held)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOWN, LINE_CHARS = 3, 160
 
 
-def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
+def print_plan(job: Job, held: HeldOut) -> dict[str, Any]:
     """Print what is held out and what it can show; returns both."""
     from composer_replication.evaluation.logs_table import plan_of
 

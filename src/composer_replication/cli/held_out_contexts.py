@@ -1,5 +1,5 @@
-"""How many held-out mistakes `evaluate --logs` can use: `build` and `train --dry-run` say it before
-any training, as the window is the run's for good."""
+"""Count the held-out mistakes that `evaluate --logs` can use: `build` and `train --dry-run` print
+it before any training, as the window is the run's for good."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
     )
 
 
-def say_evaluable(job: Job, renderer: Renderer, held_out: HeldOutSettings) -> dict[str, Any] | None:
+def print_evaluable(
+    job: Job, renderer: Renderer, held_out: HeldOutSettings
+) -> dict[str, Any] | None:
     """Print how many held-out mistakes could be evaluated with the settings, and what would help;
     returns the counts. None if nothing is held out."""
     if not held_out.fraction:

@@ -77,7 +77,7 @@ def judged_audit(job: Job, audit: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def mismatch(job: Job, audit: Mapping[str, Any]) -> str:
-    """What an audit measured that is not what these settings train; "" if it is.
+    """The difference between what an audit measured and what these settings train; "" if none.
 
     Raises KeyError for an audit without a student.
     """
@@ -97,7 +97,7 @@ def mismatch(job: Job, audit: Mapping[str, Any]) -> str:
     return ""
 
 
-def say_gate(job: Job, kinds: frozenset[str] | None) -> None:
+def print_gate(job: Job, kinds: frozenset[str] | None) -> None:
     """Print which kinds of hints pass, or that none was measured."""
     if not job.config.train.hint.weight:
         return
@@ -147,7 +147,7 @@ def _read(job: Job) -> dict[str, Any]:
 
 
 def ways_on(job: Job, judged: Sequence[KindVerdict]) -> list[str]:
-    """What helps if no kind of hint is kept, by what the kinds fail."""
+    """The remedy if no kind of hint is kept, by the condition that the kinds fail."""
     failed = {v.kind: v.failed for v in judged}
     ways: list[str] = []
     if job.config.student.model == TINY:

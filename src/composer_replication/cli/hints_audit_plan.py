@@ -1,5 +1,5 @@
-"""What `recompose hints --audit` prints around the measuring: what it will measure, what is left
-out, and how far it is."""
+"""The lines of `recompose hints --audit` around the measuring: the plan, what is left out, the
+progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `recompose hints --audit` prints: the lift of each kind of hint, and the positions."""
+"""The tables of `recompose hints --audit`: the lift of each kind of hint, and the positions."""
 
 from __future__ import annotations
 

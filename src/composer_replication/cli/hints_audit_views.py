@@ -1,4 +1,4 @@
-"""What `recompose hints --audit` measures: the views of the hints in every position."""
+"""The views that `recompose hints --audit` measures: the hints in every position."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ POSITION_SITES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditViews:
-    """What is measured: the examples with the hints in each position in which one can be placed,
-    the neutral ids of each position by site, the hints that `build` would leave out by reason, and
-    how many of the compared hints cannot be placed in each position."""
+    """The inputs of the audit: the examples with the hints in each position in which one can be
+    placed, the neutral ids of each position by site, the hints that `build` would leave out by
+    reason, and how many of the compared hints cannot be placed in each position."""
 
     tokenizer: Any
     by_position: dict[HintPosition, list[TrainingExample]]

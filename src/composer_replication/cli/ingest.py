@@ -33,7 +33,7 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest as read_logs
-from composer_replication.data.ingestion.counts import FileReport
+from composer_replication.data.ingestion.counts import FileReport, recount
 from composer_replication.data.ingestion.find_logs import (
     RETENTION_NOTE,
     LogFile,
@@ -41,7 +41,6 @@ from composer_replication.data.ingestion.find_logs import (
     find_logs,
     other_files,
 )
-from composer_replication.data.ingestion.recount import recount
 from composer_replication.data.ingestion.store import StoreUpdate
 
 

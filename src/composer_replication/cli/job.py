@@ -22,7 +22,7 @@ from rich.console import Console
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.trusting import decide, say_settings
+from composer_replication.cli.trusting import decide, print_settings
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.load_config import LoadedConfig, load_config
@@ -83,27 +83,27 @@ class Job:
 
     @property
     def sessions(self) -> Path:
-        """What `ingest` writes."""
+        """The output of `ingest`."""
         return self.work / "sessions.jsonl"
 
     @property
     def sites(self) -> Path:
-        """What `sites` writes."""
+        """The output of `sites`."""
         return self.work / "sites.jsonl"
 
     @property
     def hints(self) -> Path:
-        """What `hints` writes."""
+        """The output of `hints`."""
         return self.work / "hints.jsonl"
 
     @property
     def audit(self) -> Path:
-        """What `hints --audit` measures: which kinds of hints change the student."""
+        """The output of `hints --audit`: the lift of each kind of hint."""
         return self.work / "audit.json"
 
     @property
     def answers(self) -> Path:
-        """What `replay` writes first: every answer, whatever came of it."""
+        """Every answer of `replay`, whatever came of it; written before preferences."""
         return self.work / "answers.jsonl"
 
     @property
@@ -153,6 +153,7 @@ class Job:
 
     def command(self, verb: str) -> str:
         """A command line for another verb on the same work folder and settings."""
+        # The flags that decide which work folder and which settings the next command reads.
         flags = [f"-c {shlex.quote(str(path))}" for path in self.common.config]
         if self.common.out is not None:
             flags.append(f"-o {shlex.quote(str(self.common.out))}")
@@ -182,6 +183,7 @@ class Job:
         call id.
         """
         self.need_file(artefact, verb=verb)
+        # First the inputs: if one is missing, the remedy is the verb that writes it.
         for name in made_from(artefact):
             if name in VERB_OF:
                 self.need_file(self.work / name, verb=VERB_OF[name])
@@ -251,6 +253,7 @@ class Job:
         else:
             for path in wrote:
                 self.screen.wrote(path, (notes or {}).get(path, _size(path)))
+            # The verb that drives this one names the next command itself.
             if next_command and not _DRIVEN.get():
                 self.screen.next(next_command)
         listed = [str(path) for path in wrote]
@@ -286,6 +289,7 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
     """
     current = Path.cwd()
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
+    # Every rank of a launch runs the verb; one alone prints, and sweeps the work folder.
     if not is_main_rank():
         screen = Screen(console=Console(quiet=True))
     try:
@@ -301,7 +305,7 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
         raise
     work = current / common.out.expanduser() if common.out is not None else _work_folder(loaded)
     if not _DRIVEN.get():
-        say_settings(loaded, screen, uses=uses)
+        print_settings(loaded, screen, uses=uses)
     job = Job(loaded=loaded, screen=screen, work=_shorten(work, current), common=common)
     if writes and not common.dry_run and is_main_rank() and (leftovers := sweep_work(job.work)):
         screen.line(

@@ -120,7 +120,7 @@ def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit
     return fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
 
 
-def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
+def print_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
     """Print the terms, the longest window and the changes; returns the numbers."""
     if fit is None:
         return None
@@ -148,6 +148,15 @@ def say_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
     return fit.as_json()
 
 
+def _sizes_that_fit(job: Job, window: int) -> tuple[int, int]:
+    """train.micro_tokens and build.max_tokens for a card that holds `window` tokens: in layout
+    "rows" sessions and pairs are a forward each, and a pair is two rows of one."""
+    train = job.config.train
+    if train.layout == "rows" and train.preference.weight:
+        return window // 2, window // 4
+    return window, window
+
+
 def warn_of_fit(job: Job, fit: Fit | None) -> None:
     """Print a warning, with the remedy, if the forward does not fit."""
     if fit is None or fit.fits:
@@ -158,7 +167,8 @@ def warn_of_fit(job: Job, fit: Fit | None) -> None:
         chosen = settings[: settings.index(remedy.setting) + 1]
         fix = f"set {', '.join(chosen)}"
     elif fit.window:
-        fix = f"set train.micro_tokens and build.max_tokens = {fit.window} or less"
+        forward, longest = _sizes_that_fit(job, fit.window)
+        fix = f"set train.micro_tokens = {forward} or less, build.max_tokens = {longest} or less"
     else:
         fix = "take a smaller model or a larger card"
     job.screen.line(

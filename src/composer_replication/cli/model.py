@@ -37,7 +37,7 @@ HINTS = {
 
 
 def model_command(what: Literal["check"], model: str = "", /, *, common: Common = Common()) -> int:
-    """What a model is and can do, and what would be refused, before anything is done with it.
+    """Describe a model: its files, its abilities, and the reasons for which verbs would refuse it.
 
     Exit code 1 if it would be refused. No weight is loaded, and nothing is written.
 

@@ -26,7 +26,8 @@ _COPIES = 4  # weights, gradients and the two averages of AdamW
 
 @dataclass(slots=True, kw_only=True)
 class ModelCheck:
-    """What was found; `refused` holds what a later verb would say, with the setting that helps."""
+    """The result of the check; `refused` holds the errors of later verbs, with the setting that
+    helps."""
 
     model: str
     kind: str

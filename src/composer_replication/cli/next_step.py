@@ -126,7 +126,7 @@ def after_run(job: Job, name: str) -> str:
 
 
 def held_out_sessions(job: Job) -> int:
-    """How many sessions the built examples hold out."""
+    """The number of sessions that the built examples hold out."""
     try:
         return int(_json(job.examples / META)["held_out"]["held_out_sessions"])
     except (ValueError, KeyError, TypeError):

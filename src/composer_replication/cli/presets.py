@@ -79,7 +79,7 @@ class Preset:
 
     @property
     def need(self) -> MemoryNeed:
-        """What one full forward needs on each card."""
+        """The memory of one full forward on each card."""
         config = self.config
         size = StepSize.full_window(config.train.micro_tokens)
         return memory_need(self.shape, config, size, ranks=self.cards)
@@ -102,7 +102,7 @@ class Preset:
         return "\n".join([title, *(f"# {line}".rstrip() for line in self._expect()), settings])
 
     def _expect(self) -> Iterator[str]:
-        """What to expect on the first day."""
+        """Expectations for the first day."""
         config, need, disk = self.config, self.need, disk_bytes(self.shape, self.config)
         per_card = " on each card" * (self.cards > 1)
         yield ""

@@ -86,7 +86,7 @@ def render_turn(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
 
 
 def decision_text(decision: Mapping[str, Any] | None) -> str:
-    """What of the mistaken call was wrong, and what counts as right there.
+    """The wrong part of the mistaken call, and the texts that count as right there.
 
     >>> decision_text({"part": "tool", "wrong": "Edit", "right": ["Read"]})
     'wrong: the tool Edit · right: Read'

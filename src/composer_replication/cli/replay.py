@@ -33,8 +33,8 @@ def replay_command(
     settle_lost: float | None = None,
     common: Common = Common(),
 ) -> int:
-    """What other models would have done: sessions.jsonl -> answers.jsonl, preferences.jsonl,
-    anchors.jsonl.
+    """Ask other models what they would have done: sessions.jsonl -> answers.jsonl,
+    preferences.jsonl, anchors.jsonl.
 
     The teachers are those of replay.teachers: models behind an endpoint, the scripted players of
     the built-in environment, or a file of answers. Every answer is kept in ledger.sqlite3 with what

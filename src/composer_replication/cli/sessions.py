@@ -19,8 +19,8 @@ TIMES = ("started", "first_seen", "last_seen")
 
 
 def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
-    """What the store holds: every session with its project, its times, and when it was first and
-    last seen in a log. Reads only.
+    """List the store: every session with its project, its times, and when it was first and last
+    seen in a log. Reads only.
 
     Parameters
     ----------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from composer_replication.cli.backend_check import say_check
+from composer_replication.cli.backend_check import print_check
 from composer_replication.cli.backend_refusals import check_backend
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
-from composer_replication.cli.held_out_contexts import say_evaluable
-from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
+from composer_replication.cli.held_out_contexts import print_evaluable
+from composer_replication.cli.hint_gate import check_examples, kept_kinds, print_gate
 from composer_replication.cli.job import open_job
-from composer_replication.cli.memory_text import run_fit, say_fit, warn_of_fit
+from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
 from composer_replication.cli.panel import shown_steps
 from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.student_tokenizer import student_renderer
@@ -29,7 +29,7 @@ from composer_replication.cli.train_data import (
     with_own_adapter,
 )
 from composer_replication.cli.train_prime_rl import write_for_prime_rl
-from composer_replication.cli.train_run import finish_dry, new_run, resumed_run, say_loading
+from composer_replication.cli.train_run import finish_dry, new_run, print_loading, resumed_run
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
@@ -92,7 +92,7 @@ def train_command(
     job.warn_stale(*([job.examples.name] if data.meta else []))
     sources = check_backend(config, data)
     plan = show_plan(job, data)
-    say_gate(job, kinds)
+    print_gate(job, kinds)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:
         counts = (
@@ -112,10 +112,10 @@ def train_command(
     resumed = resumed_run(job, resume)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
-            plan["evaluable"] = say_evaluable(
+            plan["evaluable"] = print_evaluable(
                 job, student_renderer(tokenizer, config), config.held_out
             )
-        plan["memory"] = say_fit(job, fit)
+        plan["memory"] = print_fit(job, fit)
         return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     warn_of_fit(job, fit)
     if config.train.backend == "prime_rl" and not check:
@@ -126,10 +126,10 @@ def train_command(
     from composer_replication.training.on_policy.live import RolloutSource
     from composer_replication.training.run.ranks import shared_run
 
-    weights = say_loading(job)
+    weights = print_loading(job)
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
     if check:
-        return say_check(job, student, data, kinds=kinds)
+        return print_check(job, student, data, kinds=kinds)
     run, step = (
         resumed
         if resumed is not None

@@ -22,7 +22,7 @@ from composer_replication.core.files import make_work
 from composer_replication.core.lock import check_free
 from composer_replication.core.rundir import LAUNCH, RunDir, create_run
 from composer_replication.models.adapter_folder import base_model
-from composer_replication.models.gguf_file import said_of_gguf
+from composer_replication.models.gguf_file import describe_gguf
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
@@ -89,21 +89,21 @@ def resumed_run(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
     """The run to go on with and its step, which are printed; None for a new run."""
     resumed = chosen_run(job, resume) if resume else None
     if resumed is not None:
-        say_resume(job, *resumed)
+        print_resume(job, *resumed)
     return resumed
 
 
-def say_loading(job: Job) -> str:
+def print_loading(job: Job) -> str:
     """Print which student is loaded; returns where its weights come from, "" if they are as saved,
     e.g. "Q4_1, de-quantised to float32"."""
     settings = job.config.student
-    weights = said_of_gguf(base_model(settings), dtype=settings.dtype)
+    weights = describe_gguf(base_model(settings), dtype=settings.dtype)
     source = f" ({weights})" if weights else ""
     job.screen.line(f" loading  the student {settings.model}{source}", style="dim")
     return weights
 
 
-def say_resume(job: Job, run: RunDir, step: int | None) -> None:
+def print_resume(job: Job, run: RunDir, step: int | None) -> None:
     """Print which run is resumed and from where; raises BusyError if a process works on it."""
     check_free(run.path, task=LAUNCH)
     checkpoints = [pair for pair in run.checkpoints() if step in (None, pair[0])]

@@ -58,8 +58,8 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
         ],
         head=("channel", "weight", "tokens, or pairs and anchors", ""),
     )
-    _say_plan(job, data, played=played)
-    controls = _say_hint_controls(job, data) if imported or settings.fork else {}
+    _print_plan(job, data, played=played)
+    controls = _print_hint_controls(job, data) if imported or settings.fork else {}
     for name in CHANNELS:
         if weights[name] == 0 and units[name]:
             job.screen.line(
@@ -78,7 +78,7 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     return {**plan, **controls, "rollouts_per_step": played, "placebo": list(settings.placebo)}
 
 
-def _say_hint_controls(job: Job, data: Dataset) -> dict[str, int]:
+def _print_hint_controls(job: Job, data: Dataset) -> dict[str, int]:
     """Print what train.hint.focus and contrast leave of the imported hint views; returns it."""
     hint, left = job.config.train.hint, {}
     views = [view for example in data.examples for view in example.hints]
@@ -103,7 +103,7 @@ def _say_hint_controls(job: Job, data: Dataset) -> dict[str, int]:
     return left
 
 
-def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
+def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
     settings, rollouts = job.config.train, job.config.rollouts
     parts = [f"{settings.steps} steps"]
     if played:

@@ -1,7 +1,7 @@
 """Decide whether a settings file is trusted, and print what a verb reads, runs and sends.
 
 load_config(common.config, flags=..., start=folder, trusted_by=partial(decide, common=common))
-say_settings(loaded, screen, uses=("detectors",))
+print_settings(loaded, screen, uses=("detectors",))
 # " settings  /p/recompose.toml  (trusted)"
 # ' runs      "mine.py:find"  (sites)'
 """
@@ -57,7 +57,7 @@ def _can_ask(common: Common) -> bool:
     return asks and bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 
 
-def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
+def print_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
     """Print a line for each file read, each program that would run, and each host sent to."""
     lines = [use_line for use in uses for use_line in USES[use](loaded.config)]
     # the null device is the demo's settings file
@@ -173,4 +173,5 @@ USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
     "env": _env,
     "server": _server,
 }
-"""What a verb may run or ask -> function that lists it for the current settings."""
+"""A kind of code, program or service that a verb may use -> the function that lists those of the
+settings."""

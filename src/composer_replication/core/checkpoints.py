@@ -38,9 +38,10 @@ def seal(folder: Path) -> None:
 
 
 def find_damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
-    """Describe the damage of a sealed folder; "" if there is none.
+    """Describe the damage of a checkpoint; "" if none is known.
 
-    A file without a checksum counts as damage too. `needs` are patterns of files that must be
+    In a sealed folder, a file without a checksum counts as damage too. A checkpoint of an earlier
+    schema has no checksums and is not verified: "". `needs` are patterns of files that must be
     present, whatever SHA256SUMS lists.
     Example: find_damage(run.checkpoint(40)) -> "config.json is missing"
     """
@@ -82,13 +83,14 @@ def find_damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
     return "; ".join(problems)
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether every file of a checkpoint is intact."""
+def has_no_known_damage(folder: Path) -> bool:
+    """Whether every file of a checkpoint is intact; True too if its schema has no checksums."""
     return not find_damage(folder)
 
 
 def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
-    """(steps, folder) of a run's newest checkpoint, or the one after `step` steps, once verified.
+    """(steps, folder) of a run's newest checkpoint, or the one after `step` steps, verified
+    if its schema has checksums.
 
     Raises DamagedError if a file has changed, DataError if there is no such checkpoint.
     """
@@ -114,7 +116,12 @@ def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
 def damaged_error(run: RunDir, step: int, problem: str) -> DamagedError:
     """The error for a damaged checkpoint, with the newest intact one before it."""
     before = next(
-        (path for at, path in reversed(run.checkpoints()) if at < step and is_whole(path)), None
+        (
+            path
+            for at, path in reversed(run.checkpoints())
+            if at < step and has_no_known_damage(path)
+        ),
+        None,
     )
     fix = (
         f"go on from the one before, which is whole: {before}"

@@ -180,7 +180,7 @@ class Redactor:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many secrets of each kind were replaced so far."""
+        """The number of secrets of each kind that were replaced so far."""
         return dict(self._counts)
 
     def text(self, text: str) -> str:

@@ -30,7 +30,7 @@ _BEGIN = re.compile(
 _FOOTER = re.compile(r"-{4,5}\s?END [A-Za-z0-9 ]{3,60}-{4,5}", re.IGNORECASE)
 _KEY_LETTERS = re.compile(r"[A-Za-z0-9+/]{16}")
 _CODE = re.compile(r"[(){}<>;]|[\"'][ \t]*[\"']")
-# What may stand between the lines of a key: line ends, also written out, numbers of lines, marks of
+# Separators of the lines of a key: line ends, also written out, numbers of lines, marks of
 # a diff, quotes of literals.
 _BODY = re.compile(
     r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset):"
@@ -46,7 +46,7 @@ _SIGNER = re.compile(
 
 
 def key_blocks(page: Page) -> Iterator[Span]:
-    r"""Where private keys stand that come as blocks.
+    r"""The spans of private keys that are written as blocks.
 
     >>> begin, end = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
     >>> list(key_blocks(Page.of(f"{begin}\nMC4CAQAwBQYDK2VwBCIEIA\n{end}")))

@@ -252,7 +252,7 @@ def _disguised_letters(page: Page) -> Iterator[Piece]:
 
 
 def _literals_in_pieces(page: Page) -> Iterator[Piece]:
-    """What stands between two literals that make one."""
+    """The separator between two literals that make one."""
     text = page.text
     for glued in _GLUED:
         yield from _letters(text, glued, lambda _: "")

@@ -130,7 +130,7 @@ _URLS = (
         "braintree_token", "access_token$", r"access_token\$[a-z]{4,12}\$[a-z0-9]{16}\$[a-f0-9]{32}"
     ),
     _place("onion_key", "ed25519-v3:", r"ED25519-V3:([A-Za-z0-9+/]{60,90}={0,2})"),
-    # What an identity provider hands back, good for one exchange.
+    # Codes and tokens of an identity provider, good for one exchange.
     _place(
         "oauth_code",
         "?code=~&code=~ code=~'code=~\"code=",
@@ -461,7 +461,7 @@ _COMMANDS = (
         r"\w{3,24}\(\s{0,40}[\"'][^\"'\n]{3,120}[\"']\s{0,4},\s{0,40}[\"']([A-Za-z0-9_+/=-]{20,120})[\"']",
         drawn=True,
     ),
-    # What a class or an enum of keys holds.
+    # Members of a class or an enum of keys.
     _place(
         "assigned_secret",
         "keys {~secrets {~credentials {~keys:\n~secrets:\n~apikeys",
@@ -484,7 +484,7 @@ _COMMANDS = (
         r"(?:\$ )?(?:xxd|hexdump|od) [^\n]{0,80}?(?i:pass|secret|cred|token|psk|\.key)[^\n|]{0,40}"
         r"((?:\n[ \t]{0,8}[0-9a-f]{6,8}:?(?=[ \t])[^\n]{1,100}){1,60})",
     ),
-    # What a script takes the base64 off before it uses it.
+    # Values that a script decodes from base64 before it uses them.
     _place(
         "encoded_secret",
         "base64 -d~base64 --decode",
@@ -513,7 +513,7 @@ _COMMANDS = (
     ),
     _place("password", "wpa_passphrase", rf"wpa_passphrase\s{{1,4}}\S{{1,64}}\s{{1,4}}{_VALUE}"),
 )
-# What servers and their clients say to each other while one signs in.
+# The dialogue of a server and its client while one signs in.
 _TURN = r"(?:\r?\n|\\r?\\n)"
 _BASE64_TURN = (
     rf"{_TURN}[^\n]{{0,40}}?(?<![A-Za-z0-9+/])([A-Za-z0-9+/]{{8,200}}={{0,2}})["

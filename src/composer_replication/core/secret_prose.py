@@ -55,7 +55,7 @@ CODE_WORDS = (
 """Codes for a second factor stand below one of them."""
 MAX_BEFORE, MAX_SENTENCE, MIN_BLANKS, MIN_CODES = 100, 240, 4, 4
 _ROLE = re.compile(r"(?:[A-Za-z]\w{1,11}|<[\w-]{2,20}>|\[[\d:]{4,8}\] ?\S{2,20}):? ")
-# What code holds and a sentence does not.
+# Marks of code, which no sentence holds.
 _NO_SENTENCE = re.compile(r"[{}<>=;\\$|\[\]\t]|\w\(|::|\.\w{1,12}\(|\A\s*[#/*]{1,3}")
 _THOUGHT_UP = re.compile(
     r"(?<![\w./@:#&?%+~-])[\"'`*(\u00ab\u201c]{0,3}((?=[^\s]{10,40})(?<!\bon )(?<!\bauf )(?<!\bsur"

@@ -89,7 +89,7 @@ def known_secrets(page: Page) -> Iterator[Span]:
 
 
 def _begins(runs: list[tuple[int, int]]) -> list[int]:
-    """Where each run begins once the runs are joined by single characters."""
+    """The offset of each run once the runs are joined by single characters."""
     return list(accumulate((end - start + 1 for start, end in runs[:-1]), initial=0))
 
 

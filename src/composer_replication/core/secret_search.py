@@ -41,7 +41,7 @@ Look = Callable[[Page, int], list[Span]]
 """The search at a needle that is neither a secret's name nor a rule's needle."""
 
 
-def _one(look: Callable[[Page, int], Span | None]) -> Look:
+def _single_span(look: Callable[[Page, int], Span | None]) -> Look:
     return lambda page, at: [span] if (span := look(page, at)) is not None else []
 
 
@@ -55,7 +55,11 @@ def _of_copy(page: Page, at: int) -> list[Span]:
 
 _PARTS_OF_SENTENCE = (" ", "-")
 _LINE_ENDS = ("\n", "\r")
-_PAIR, _WALLET, _CODES = _one(pair_at), _one(wallet_words), _one(codes_below)
+_PAIR, _WALLET, _CODES = (
+    _single_span(pair_at),
+    _single_span(wallet_words),
+    _single_span(codes_below),
+)
 _LOOKED_FOR: Needles[Word | Rule | Look | None] = Needles(
     [
         ("insert into", _of_insert),

@@ -65,7 +65,7 @@ _NAME = (
     r"[ ]{0,40}+[\"'*`]{0,3}+[\w.()/-]{0,40}+(?:[ ][\w.()/-]{1,20}+){0,2}+[\"'*`]{0,3}+[ ]{0,40}+"
 )
 HEADS_COLUMN = re.compile(r"(?:s|ords?|d|[_ -]id)?[ \"'*`_]{0,40}+[\t|\u2502,;\r\n]")
-"""What follows the last word of the name of a column."""
+"""The text after the last word of the name of a column."""
 _HEADER = re.compile(rf"[ \t]*(?:[|\u2502]?{_NAME})(?:[\t|\u2502,;]{_NAME}){{1,60}}+\r?\n")
 _RULE = re.compile(r"[-+=|:\u2500-\u257f \t]+\Z")
 _CELLS = {

@@ -14,8 +14,8 @@ import re
 from composer_replication.core.secret_letters import entropy_bits, is_random
 
 PASSWORD, TOKEN, OPAQUE = "password", "token", "opaque"
-"""What a name promises: a password, which a person may have made up; a token or key; or a value
-that is secret only if it is random."""
+"""The kind of value that a name promises: a password, which a person may have made up; a token or
+key; or a value that is secret only if it is random."""
 MIN_PASSWORD, MIN_RANDOM, MIN_MIXED, MIN_OPAQUE = 4, 12, 16, 20
 MIN_PASSWORD_BITS, MIN_BITS = 2.0, 3.0
 MASK = re.compile(r"\[REDACTED:[a-z_]+:[0-9a-f]{8}\]")
@@ -57,7 +57,7 @@ _RANDOM_BASE64 = re.compile(
     r"(?=[A-Za-z0-9+/]{0,99}[a-z][A-Z0-9])(?=[A-Za-z0-9+/]{0,99}[A-Z][a-z0-9])(?=[A-Za-z0-9+/]{0,99}\d)[A-Za-z0-9+/]{40,400}={0,2}\Z"
 )
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F_]{1,18}[uUlL]{0,3}\Z")
-# What only code says: an item of a list, a field of an object that holds settings.
+# Forms of code alone: an item of a list, a field of an object that holds settings.
 _FIELD = re.compile(
     r"[A-Za-z_][\w.]{0,60}\[[^\]\s]{0,40}\]?\Z|(?:self|this|cls|os|process|config|settings|env|args|options|opts|params|req|request|ctx)\.[a-z_]"
 )

@@ -1,4 +1,5 @@
-"""Which names promise a secret: the words that they end in, in several languages, and exceptions.
+"""The names that promise a secret: the words that they end in, in several languages, and
+exceptions.
 
     WORDS[0].word                        # "secret"; secret_search.py finds all of them in one pass
     promise_of(page, at, end, name=...)  # PASSWORD, TOKEN, OPAQUE or None (e.g. "next_page_token")
@@ -166,7 +167,7 @@ def is_name_of_secret(name: str) -> bool:
     return _ANY_WORD.search(name.lower()) is not None
 
 
-# What stands before "key" in the name of a secret key: api_key, "private key".
+# Words before "key" in the name of a secret key: api_key, "private key".
 _KINDS_OF_KEY = (
     "api access private auth account encryption encrypt signing sign secret master service app"
     " application storage shared subscription deploy webhook hmac jwt client license write admin"
@@ -177,7 +178,7 @@ _KEY_BEFORE = tuple(
     word + sep for word in _KINDS_OF_KEY.split() for sep in ("", "_", "-", ".", " ")
 )
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
-# What stands before "pass" and "pwd" without a mark between: dbpass, userpwd.
+# Words before "pass" and "pwd" without a mark between: dbpass, userpwd.
 _BEFORE_PASS = (
     "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api"
     " app web ldap mysql rabbit"
@@ -214,7 +215,7 @@ _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")
 def promise_of(
     page: Page, at: int, end: int, *, name: str, word: Word, more: str | None
 ) -> str | None:
-    """What a name promises of its value, or None where it is no secret's name; `more` is what
+    """The promise of a name about its value, or None if it is no secret's name; `more` is what
     follows the word: API_KEY_PROD.
 
     >>> page = Page.of("next_token=x")

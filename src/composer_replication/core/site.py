@@ -32,8 +32,9 @@ Category = Literal[
     "recovery",
 ]
 CATEGORIES: tuple[str, ...] = get_args(Category)
-# The only definition of what the hint channel trains on and what a page counts as a mistake; every
-# other place asks `Site.is_target`.
+# The only definition of the sites that the hint channel may train on and that a page counts as
+# mistakes: every other place asks `Site.is_target`. A target without a hint, or of an author or a
+# kind that is left out, is not trained on: tokens/turn_roles.py.
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
 AnchorReason = Literal["agreed", "no_consensus"]
@@ -185,7 +186,7 @@ def joined_text(hints: Sequence[Hint]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a turn: its message, its family and the booked cost.
+    """Another model's answer at a turn: its message, its family and the booked cost.
 
     `usd_by` says who counted `usd`: "ours" (our count of what was sent and received, or the worst
     case) or "endpoint" (its report, because it was higher); `told_usd` is the cost that the

@@ -1,4 +1,4 @@
-"""Which kinds of hints an audit keeps: decided by the measured numbers and the current settings.
+"""The kinds of hints that an audit keeps: decided by the measured numbers and the current settings.
 
     [v.failed for v in verdicts(audit, min_lift=0.0, unmeasured="drop")]    # ["", "lower bound"]
 

@@ -50,7 +50,8 @@ class SiteDecision:
 
     @property
     def lift(self) -> float:
-        """How much more the site's own hint favours what is right than other texts do."""
+        """The lift: the log-odds of right against wrong with the site's own hint, less the
+        baseline's."""
         return self.hint - self.baseline
 
 

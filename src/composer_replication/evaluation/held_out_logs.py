@@ -40,7 +40,7 @@ class PlayerForks:
 
 
 def fork_points_of(restored: RestoredContexts) -> list[ForkPoint]:
-    """Where students write: the contexts that fit, each with its check."""
+    """The contexts in which students write, of those that fit, each with its check."""
     tools: dict[str, ToolFacts] = {}
     fork_points: list[ForkPoint] = []
     for held_site, prefix in restored.contexts:

@@ -86,7 +86,7 @@ class RestoredContexts:
 
     @property
     def num_lost(self) -> dict[str, int]:
-        """How many sites are lost, by reason."""
+        """The number of lost sites, by reason."""
         return {reason: len(sites) for reason, sites in self.lost.items()}
 
 

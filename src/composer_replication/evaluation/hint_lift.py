@@ -71,7 +71,8 @@ class SiteLift:
 
     @property
     def lift(self) -> float:
-        """How much less likely the right hint makes the mistake than other texts do."""
+        """The message lift: the log-prob of the mistake under other texts, less that under the
+        right hint."""
         return self.baseline - self.hint
 
 
@@ -187,6 +188,7 @@ def audit_hints(
     told how many messages are done, of how many. Raises DataError if the examples hold no hint
     view.
     """
+    # One view per site: in reversed order the first of several is written last, and stays.
     contexts = list(
         {
             v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)
@@ -209,6 +211,7 @@ def audit_hints(
         for context, donors in zip(contexts, donors_of, strict=True)
         if donors or neutral.get(context.view.site_id)
     ]
+    # A site counts once for each relation, however many of its donors have it.
     relation_counts = Counter(
         name
         for context, donors in usable
@@ -263,12 +266,15 @@ def _score_site(
 ) -> SiteLift:
     """Score one message without a hint, below its own and below its other texts."""
     example, view = context.example, context.view
+    # The scores are read back by this order: no hint, the own hint, then the other texts, of which
+    # the neutral one is the last.
     inserted = [(), view.hint_ids, *(donor.view.hint_ids for donor in donors)]
     inserted += [neutral_ids] if neutral_ids else []
     rows = [trial_row(example, view, ids) for ids in inserted]
     logps = score_states(model, rows, row_states(model, rows, **options))
     messages = [float(logp_N[: len(view.target_ids)].mean()) for logp_N in logps]
     odds = [log_odds(logp_N[len(view.target_ids) :], view.decisions) for logp_N in logps]
+    # A decision without a fork has no token at which to compare right and wrong: no log-odds.
     kind_of = dict(((view.site_id, view.kind), *view.others))
     decisions = tuple(
         SiteDecision(

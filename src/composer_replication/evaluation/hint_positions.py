@@ -1,4 +1,4 @@
-"""Where should a hint stand? By what neutral text does to the model at each place.
+"""Compare the positions of a hint by the effect of a neutral text at each.
 
     effects = measure_positions(model, by_position, chosen="system", neutral=neutral_ids, ...)
     effects[1] -> PositionEffect(position="user", disturbance=Interval(...), over_neutral=1.1, ...)

@@ -122,6 +122,7 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
     pair_of = {(p["a"], p["b"], p["metric"]): p for p in paired}
     sides: list[int] = []
     reasons: list[str] = []
+    # `sides` is compared by position below: the order is that of the conditions.
     for b, metric in ((BEFORE, RECURRENCE), (PLACEBO, RECURRENCE), (BEFORE, "ok")):
         pair = pair_of.get((AFTER, b, metric))
         label = f"{metric}: {AFTER} - {b}"
@@ -187,6 +188,7 @@ def _row(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name}
     for metric, outcome in METRICS.items():
+        # The unit is the site, not the sample: samples at one site share their context.
         shares = _shares(forks, outcome)
         interval = bootstrap_mean(
             list(shares.values()), [cluster[site] for site in shares], seed=seed, resamples=samples

@@ -119,6 +119,7 @@ def check_players(after: Player, others: Sequence[Player]) -> list[str]:
                 fix="train it from the same student and seed",
             )
         nulled = player.config.train.placebo
+        # A run that is named a placebo but nulls nothing would be a false control.
         if PLACEBO in player.name:
             if not nulled:
                 raise DataError(
@@ -188,6 +189,7 @@ def load_player(player: Player) -> tuple[Student, Renderer]:
     settings = player.config.student
     tokenizer = load_tokenizer(str(player.checkpoint))
     student = load_student(settings, tokenizer=tokenizer, seed=player.config.seed)
+    # Before the checkpoint is loaded: an adapter holds no trace of the start that it is added to.
     if weights_sha256(student.model) != player.start_sha256:
         problem = "the run started from other weights than those that are loaded now"
         raise DataError(

@@ -71,8 +71,8 @@ def detectable(low: float, high: float, *, clusters: int) -> float:
 
 
 def values_needed(values: Sequence[float], *, above: float = 0.0) -> int | None:
-    """How many independent values with this mean and spread show, with 80 % power, that the mean
-    lies above a threshold; None if it does not, or if there are fewer than two values.
+    """The number of independent values with this mean and spread that show, with 80 % power, that
+    the mean lies above a threshold; None if it does not, or if there are fewer than two values.
 
     The smallest n with n >= ((q + z_80) s / (mean - above))^2, where q is Student's t with n - 1
     degrees of freedom. Values of one session that rise and fall together count as fewer.

@@ -125,6 +125,7 @@ def paired_differences(
         raise DataError(problem, fix="play both with the same seed, split and number of tasks")
     pairs = [
         (ours[task_id], theirs[task_id])
+        # by block first: `Resamples.within` takes blocks of neighbours
         for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))
     ]
     values: dict[str, Callable[[EpisodeResult], float]] = {
@@ -133,6 +134,8 @@ def paired_differences(
         OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
     }
     entries: list[dict[str, Any]] = []
+    # One set of draws for all metrics, so that they move together; a family has its own, as it is
+    # compared on fewer tasks.
     all_draws = _resample_pairs(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
@@ -286,6 +289,7 @@ def _ratio_entry(
     if high is not None and not sum(left):  # a count of zero does not mean a rate of zero
         high = _RULE_OF_THREE / sum(right)
     low = None if ratio.low is None else max(0.0, ratio.low)
+    # A block in which the second row counts nothing has no ratio: the interval over tasks stands.
     left_blocks, right_blocks = _by_block(left, blocks), _by_block(right, blocks)
     if low is not None and high is not None and all(map(sum, right_blocks.values())):
         wider = _wider_bounds(

@@ -94,6 +94,7 @@ def bootstrap_mean(
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for value, cluster in zip(values, clusters, strict=True):
         groups[cluster].append(value)
+    # Only the sum and the size of a cluster enter a resampled mean.
     sums = [(sum(group), len(group)) for group in groups.values()]
     mean, k = sum(values) / len(values), len(sums)
     if k < 2:
@@ -165,6 +166,7 @@ class Resamples:
             tuple(task for block in blocks for task in rng.choices(block, k=len(block)))
             for _ in range(samples)
         )
+        # A single task has no spread: without draws, its bounds are None.
         return cls(total, tuple(drawn) if total > 1 else ())
 
     def mean(self, values: Sequence[float]) -> Interval:
@@ -208,6 +210,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     share, square = successes / n, _Z_975 * _Z_975
     middle = (share + square / (2 * n)) / (1 + square / n)
     reach = _Z_975 / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    # At the ends the formula gives 0 and 1 up to rounding: returned exactly.
     return middle - reach if successes else 0.0, middle + reach if successes < n else 1.0
 
 

@@ -85,7 +85,7 @@ def _measured(merged: Merged) -> dict[str, Any]:
 
 
 def keeps_adapter(settings: StudentSettings, checkpoint: Path) -> str:
-    """What to do instead of a merge: an adapter is exported only if its base is a model's folder.
+    """The remedy instead of a merge: an adapter is exported only if its base is a model's folder.
 
     >>> keeps_adapter(StudentSettings(model="x.gguf"), Path("run/step-2"))
     'student.model = run/step-2 with student.base = x.gguf uses the adapter unmerged'
@@ -99,7 +99,7 @@ def keeps_adapter(settings: StudentSettings, checkpoint: Path) -> str:
 
 
 def _merge_notes(merged: Merged, otherwise: str) -> list[str]:
-    """What a merge changed, and whether that drowns what was learnt."""
+    """The change that a merge made, and whether it drowns what was learnt."""
     notes = [
         f"{merged.num_merged} adapted weights merged; on {merged.num_tokens} tokens of text this"
         f" moved the student by {merged.mean_kl:.2g} nats per token (KL, at most"

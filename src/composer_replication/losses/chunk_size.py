@@ -1,5 +1,5 @@
-"""How many rows of logits the fused losses hold at a time, and how many a kernel takes at once: no
-torch, for the memory model too."""
+"""The number of rows of logits that the fused losses hold, and that a kernel takes at once: no
+torch, as the memory model needs it too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ which would be 3.8 GB of the blocks above."""
 
 
 def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
-    """How many rows of logits fit the buffers of a device; at least 16, for efficient products.
+    """The number of rows of logits that fit the buffers of a device; at least 16, for efficient
+    products.
 
     >>> chunk_rows("cpu", 151_936, 8)
     128

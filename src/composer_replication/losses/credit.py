@@ -12,11 +12,9 @@ the reward stays in charge.
                                                  TRL's `distillation_weight`
     advantage     A + c e            none        OpenClaw-RL, arXiv 2603.10165
     bounded       A + bounded credit none        RLCSD (2606.11709): lambda tanh(e / tau), which
-                                                 never turns the sign of A;
-                  or A * weight      none        SGCD (2606.12634): clipped weights around 1; the
-                                                 exact map below is ours
+                                                 never turns the sign of A
 
-Shapes: N tokens, K wrong hints, G rollouts of one group, V vocabulary.
+Shapes: N tokens, K wrong hints, G groups, V vocabulary.
 """
 
 from __future__ import annotations
@@ -187,28 +185,6 @@ def credited_advantage(
     )
 
 
-def credit_weights(divergence_N: Tensor, *, bound: float, mean: float) -> Tensor:
-    """Factors on the advantages, within 1 +- bound; no gradient.
-
-    A factor is larger if teacher and student differ by more than the global `mean`.
-
-    >>> credit_weights(torch.tensor([0.0, 0.1, 0.9]), bound=0.5, mean=0.1).tolist()
-    [0.5, 1.0, 1.5]
-
-    SGCD (arXiv 2606.12634) clips detached weights from the divergence to keep the reward in charge;
-    the map used here, clamp(divergence / mean), is ours. A mean of 0 (no difference anywhere) gives
-    1.
-    """
-    if not 0.0 <= bound < 1.0:
-        raise ValueError(
-            f"bound must be at least 0 and below 1, not {bound}: a weight of 0 or less would"
-            " silence or turn the reward"
-        )
-    if mean <= 0.0:
-        return torch.ones_like(divergence_N)
-    return (divergence_N.detach() / mean).clamp(1.0 - bound, 1.0 + bound)
-
-
 def difficulty_weight(success_rate_G: Tensor) -> Tensor:
     """sqrt(p (1 - p)) of each group's success rate p.
 
@@ -228,18 +204,3 @@ def difficulty_weight(success_rate_G: Tensor) -> Tensor:
     ):
         raise ValueError("success rates must lie within 0 and 1")
     return (success_rate_G * (1.0 - success_rate_G)).sqrt().detach()
-
-
-def max_rl_advantages(reward_G: Tensor) -> Tensor:
-    """MaxRL's advantages of one group: (reward - mean) / mean, 0 if no rollout succeeded.
-
-    >>> max_rl_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0])).tolist()
-    [3.0, -1.0, -1.0, -1.0]
-
-    arXiv 2602.02710, algorithm 1. Rare successes weigh 1 / p more: this is the gradient of log p,
-    not of p. It is derived for rewards 0 and 1 only; others raise ValueError.
-    """
-    if bool(((reward_G != 0) & (reward_G != 1)).any()):
-        raise ValueError("MaxRL is defined for rewards 0 and 1")
-    mean = reward_G.mean()
-    return torch.zeros_like(reward_G) if mean == 0 else (reward_G - mean) / mean

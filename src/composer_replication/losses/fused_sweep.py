@@ -325,7 +325,7 @@ class Projection:
             weight_VD = side.weight_VD.detach()[: self.vocab]
             fits = weight_VD.shape[0] * weight_VD.shape[1] * work.itemsize <= _WHOLE
             self.weight_VD = weight_VD.to(work) if fits and not self.mixed else weight_VD
-        # what multiplies h W^T + b in one go
+        # scale and unit as one factor of h W^T + b
         self.inner = side.scale if side.softcap else side.scale * self.unit
         self.bias_V = (
             None

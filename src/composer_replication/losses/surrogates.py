@@ -201,7 +201,7 @@ def off_policy_keep(
     num_sequences: int,
     threshold: float,
 ) -> Tensor:
-    """Which tokens DeepSeek-V3.2's off-policy mask keeps.
+    """The tokens that DeepSeek-V3.2's off-policy mask keeps.
 
     A token is kept if A >= 0, or if its sequence's mean log p_sampled - log p is at most threshold.
 

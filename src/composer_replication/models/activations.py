@@ -1,4 +1,4 @@
-"""What a forward keeps in memory for its backward, and how to keep less of it.
+"""Save memory between a forward and its backward: recompute activations, or move them to the host.
 
     checkpoint_layers(model)             # once: each layer keeps its input, and runs again
     with tiled(model, tile=2048):        # around a forward and its backward: a tile of tokens each
@@ -74,7 +74,7 @@ def tiled(model: Any, *, tile: int) -> Iterator[None]:
 
 
 def in_host_memory(model: Any) -> AbstractContextManager[None]:
-    """What a forward keeps for its backward is copied to host memory, and back when it is needed.
+    """Copy the tensors that a forward keeps for its backward to host memory, and back when needed.
 
     With checkpointed layers these are the inputs of the layers; without, it would be everything.
     Run only the forward inside. On a CPU nothing is copied. Example: with in_host_memory(model):

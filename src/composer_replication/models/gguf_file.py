@@ -104,8 +104,8 @@ def _name_in_transformers(name: str) -> str | None:
     return f"model.layers.{match[1]}.{_LINEAR[match[2]]}.weight"
 
 
-def said_of_gguf(name: str, *, dtype: str) -> str:
-    """Where the weights of a GGUF file come from, in words; "" for another model.
+def describe_gguf(name: str, *, dtype: str) -> str:
+    """The origin of a GGUF file's weights, as a text; "" for another model.
 
     Example: "Q4_1, Q8_0, F32, de-quantised to float32"
     """

@@ -66,8 +66,8 @@ def merge_adapters(
     differs on the texts by more than rounding explains; `otherwise` is what the error advises.
     """
     model = student.model
-    before_NV = _logits(model, texts)
-    adapter_N = _kl(before_NV, _logits(model, texts, adapters=False))
+    before_NV = _sampled_logits(model, texts)
+    adapter_N = _kl(before_NV, _sampled_logits(model, texts, adapters=False))
     if was_quantised := is_quantised(model):
         dequantise(model)
     layers = [
@@ -80,10 +80,10 @@ def merge_adapters(
         for name, layer in layers:
             _merge(name, layer, otherwise=otherwise)
     plain = model.unload()
-    merged_NV = _logits(plain, texts)
+    merged_NV = _sampled_logits(plain, texts)
     merge_N = _kl(before_NV, merged_NV)
     with _last_bits_turned(weights):
-        rounding_N = _kl(merged_NV, _logits(plain, texts))
+        rounding_N = _kl(merged_NV, _sampled_logits(plain, texts))
     mean, rounding = float(merge_N.mean()), float(rounding_N.mean())
     if not mean <= MAX_ROUNDINGS * rounding:
         raise ConfigError(
@@ -129,8 +129,8 @@ def _merge(name: str, layer: Any, *, otherwise: str) -> None:
     weight.copy_(total.to(weight.dtype))
 
 
-def _logits(model: Any, texts: Sequence[Sequence[int]], *, adapters: bool = True) -> Tensor:
-    """The float32 logits (N, V) behind a few positions of the texts, evenly spread over each."""
+def _sampled_logits(model: Any, texts: Sequence[Sequence[int]], *, adapters: bool = True) -> Tensor:
+    """The float32 logits (N, V) at a few positions, evenly spread over the opening of each text."""
     device, parts = next(model.parameters()).device, list[Tensor]()
     texts = [text[:_TEXT_TOKENS] for text in texts[:_TEXTS]]
     step = -(-sum(map(len, texts)) // _POSITIONS)

@@ -1,4 +1,4 @@
-"""What the files of a model say before anything is loaded: no torch, no weights read.
+"""Describe a model by its files, before anything is loaded: no torch, no weights read.
 
 source = model_kind("SmolLM2.Q4_1.gguf")      # "tiny", "gguf", "adapter", "folder" or "hub"
 weights = read_weights(Path("folder"))     # names, shapes and types of safetensors, their bytes
@@ -26,7 +26,8 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def model_kind(model: str) -> Kind:
-    """What `student.model` names; a path that is no folder is taken for a hub name.
+    """The kind of model that `student.model` names; a path that is no folder is taken for a hub
+    name.
 
     >>> model_kind("tiny"), model_kind("a/b.gguf"), model_kind("Qwen/Qwen3-0.6B")
     ('tiny', 'gguf', 'hub')
@@ -81,7 +82,7 @@ class Weights:
 
     @property
     def num_weights(self) -> int:
-        """How many numbers the files hold; a tied head counts once."""
+        """The number of parameters in the files; a tied head counts once."""
         return sum(self.dtypes.values())
 
     @property

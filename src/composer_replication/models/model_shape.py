@@ -119,7 +119,7 @@ def shape_of(config: Mapping[str, Any], *, where: str = "config.json") -> ModelS
             kv_heads=int(fields.get("num_key_value_heads") or heads),
             head_dim=int(fields.get("head_dim") or fields["hidden_size"] // heads),
             vocab=int(fields["vocab_size"]),
-            # what transformers takes if the file does not say
+            # the defaults of transformers
             tied=bool(fields.get("tie_word_embeddings", family == "gemma3_text")),
             attention_bias=bool(family == "qwen2" or fields.get("attention_bias")),
         )
@@ -130,7 +130,7 @@ def shape_of(config: Mapping[str, Any], *, where: str = "config.json") -> ModelS
 
 
 def _qwen3(layers: int, hidden: int, intermediate: int, heads: int, *, tied: bool) -> ModelShape:
-    """What the six dense models have in common."""
+    """The fields that the six dense models share."""
     return ModelShape(
         family="qwen3",
         layers=layers,

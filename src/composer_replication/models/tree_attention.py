@@ -42,21 +42,34 @@ class KeyValues:
     """Keys and values of every layer of one pass, without gradient: (1, G, Q, E) each.
 
     `place_K` are the places of the tokens that are kept, as a copy; None = all, without a copy.
+    With `on_host` they wait in host memory, and a layer's are on the device while it reads them.
     """
 
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     place_K: Tensor | None = None
+    on_host: bool = False
 
     def add(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Keep what a layer computed, detached by the caller."""
         if self.place_K is not None:
             key, value = (t.index_select(2, self.place_K.to(t.device)) for t in (key, value))
+        if self.on_host:
+            key, value = _moved(key, "cpu"), _moved(value, "cpu")
         self.layers[layer] = (key, value)
+
+    def of(self, layer: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Those of a layer, on the device that reads them."""
+        key, value = self.layers[layer]
+        return _moved(key, device), _moved(value, device)
+
+
+def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    return tensor.to(device)
 
 
 @dataclass(slots=True, kw_only=True)
 class TreeCall:
-    """What a forward passes to the attention of each layer; masks are built once for all layers."""
+    """The arguments of each layer's attention; masks are built once for all layers."""
 
     plan: TreePlan
     mode: Mode
@@ -67,7 +80,7 @@ class TreeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
-    """How one layer turns scores into weights."""
+    """The settings by which one layer turns scores into weights."""
 
     scale: float | None
     dropout: float
@@ -136,7 +149,8 @@ def tree_attention_forward(
         raise ValueError(f"attention {NAME!r} needs a pass of a forest: call tree_hidden")
     if tree_call.keep is not None:
         tree_call.keep.add(module.layer_idx, key.detach(), value.detach())
-    below = tree_call.cache.layers[module.layer_idx] if tree_call.cache is not None else None
+    cache = tree_call.cache
+    below = None if cache is None else cache.of(module.layer_idx, query.device)
     kernel = _Kernel(scale=scaling, dropout=dropout, softcap=softcap, sinks_H=s_aux)
     window = sliding_window if sliding_window is not None else _window_by_type(module)
     attend = {"chains": _chains, "dense": _dense, "flex": _flex}[tree_call.mode]

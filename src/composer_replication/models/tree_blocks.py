@@ -1,4 +1,4 @@
-"""Which blocks of a pass's mask FlexAttention has to look at, from the intervals of the nodes.
+"""The blocks of a pass's mask that FlexAttention has to read, from the intervals of the nodes.
 
     some_RC, every_RC = visible_blocks(plan, window=None)
 

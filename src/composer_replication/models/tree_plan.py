@@ -65,7 +65,7 @@ class TreePlan(Protocol):
 
 
 def dense_mask(plan: TreePlan, *, window: int | None = None) -> Tensor:
-    """Which tokens (Q) see which (K), from the intervals and not from the chains.
+    """The mask (Q, K) of visible tokens, from the intervals and not from the chains.
 
     `window` counts the token itself. Example: two rows (1, 2) and (1, 3) in one forward give [[1,
     0, 0], [1, 1, 0], [1, 0, 1]].

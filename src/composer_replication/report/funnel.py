@@ -121,9 +121,11 @@ def site_chain(
         ),
     ]
     if views is not None:
+        # skipped.jsonl counts held-out sessions; this chain counts sites.
         out = sum(site.session_id in held_out for site in hinted)
         lost = [
             ("held_out", out, REASONS["session/held_out"]),
+            # these two are stages of their own above
             *_skip_losses(skipped, "hint", without=("no_hint", "category")),
         ]
         chain.append(funnel_stage("hint targets in the examples", views, lost, before=len(hinted)))
@@ -171,6 +173,7 @@ def preference_chain(
     lost = [
         (name, n, ANSWERED.get(name, "")) for name, n in [*reasons.most_common(), *others.items()]
     ]
+    # Without the outcomes of replay.json, all that is left over is one row.
     if not counted:
         lost.append(
             (
@@ -241,7 +244,8 @@ def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str,
 
 
 def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What failing environments, servers and policies cost a live run: one row per kind of loss.
+    """The rollouts that failing environments, servers and policies cost a live run: a row per kind
+    of loss.
 
     >>> metrics = [{"rollouts/episodes": 8.0, "lost/env_error": 2, "rollouts/cut_off": 0.25}]
     >>> row = lost_rows(metrics)[0]

@@ -205,6 +205,7 @@ def _article(
                 f"not shown: {plural(after, 'later turn')}, {NEITHER}",
                 (
                     [": ", el("code", f"recompose show site {name} --full{folder_flags}")]
+                    # `show site` reads imported sites; those of rollouts have names of this page
                     if "name" not in view
                     else None
                 ),
@@ -314,6 +315,7 @@ def _token(token: Mapping[str, Any], probe: Mapping[str, Any]) -> Html:
         [f"step {probe['first']}: {_numbers(first)}"] if probe["first"] != probe["last"] else []
     )
     numbers.append(f"step {probe['last']}: {_numbers(last)}")
+    # A line end stays one, so that the message keeps its lines, and is visible as a token.
     text = str(token["text"]).replace("\n", "↵\n") or "(empty)"
     most = probe["most"]
     return el(

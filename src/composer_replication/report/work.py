@@ -97,6 +97,7 @@ def work_view(
     logs, site_views = _Logs(), dict[int, dict[str, Any]]()
     if not (work / "sessions.jsonl").exists():
         raise DataError("no sessions.jsonl", where=str(work), fix="run first: recompose ingest")
+    # One pass: the file may be larger than memory, so only the chosen sites keep their turns.
     for session in read_sessions(work / "sessions.jsonl"):
         logs.add(session, held_out=session.id in held_out)
         for number in by_session.get(session.id, ()):
@@ -180,6 +181,7 @@ def choose_sites(
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
     by_kind: dict[str, list[int]] = defaultdict(list)
     other_categories: dict[str, int] = {}
+    # The sort is stable: among hinted sites, and among the others, the order of the file stays.
     for i, site in sorted(enumerate(sites), key=lambda item: item[1].id not in hints):
         if site.is_target:
             by_kind[site.kind].append(i)
@@ -263,7 +265,7 @@ def _skip(key: str, count: int) -> dict[str, Any]:
 
 
 def _ingest_summary(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What ingest removed, could not read and did not recognise."""
+    """The notes on what ingest removed, could not read and did not recognise."""
     if ingest is None:
         return None
     files: Iterable[Mapping[str, Any]] = ingest.get("files", ())

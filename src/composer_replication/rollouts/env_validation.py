@@ -106,7 +106,7 @@ def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits)
 
 
 def checked_max_turns(max_turns: object) -> int:
-    """How many messages the student may write; FaultError if it is not a valid number."""
+    """The number of messages that the student may write; FaultError if it is not a valid one."""
     if not isinstance(max_turns, int):
         raise FaultError(f"max_turns is {type(max_turns).__name__}, not a number")
     if max_turns < 1:

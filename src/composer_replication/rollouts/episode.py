@@ -94,8 +94,8 @@ class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
     `ids` end with the last sampled token. `session.outcome` is the reward: 0 if the episode was
-    lost (`LOST`; `failure` says why) or the last message had no end. `measures` are what the
-    environment counted, by name. `num_refused` calls exceeded the limit of one message. `version`
+    lost (`LOST`; `failure` says why) or the last message had no end. `measures` are the
+    environment's counts, by name. `num_refused` calls exceeded the limit of one message. `version`
     names the weights that sampled it: of several, the oldest; -1 = unknown.
     """
 
@@ -118,7 +118,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """How a student reads and writes: template, parser, author name, and end token."""
+    """The format in which a student reads and writes: template, parser, author name, and end
+    token."""
 
     renderer: Renderer
     parser: Parser
@@ -172,11 +173,11 @@ class Episode:
         self.pending_message: Turn | None = None
         self._num_said = 0
         self._errors: dict[str, str] = {}
-        self._open(opened or self._here(env.open))
+        self._open(opened or self._call_env(env.open))
 
     @property
     def room(self) -> int:
-        """How many more tokens the student may write in all; the context is another limit."""
+        """The tokens that the student may still write in all; the context is another limit."""
         limit = self.limits.max_sampled_tokens
         return limit - self.num_sampled if limit else 2**31
 
@@ -208,7 +209,7 @@ class Episode:
         self.add_message(ids, logprobs, ended=ended)
         asked = self.pending_message
         self.add_observation(
-            None if asked is None else self._here(lambda: self.env.reply(asked)),
+            None if asked is None else self._call_env(lambda: self.env.reply(asked)),
             max_context_tokens=max_context_tokens,
         )
 
@@ -290,7 +291,7 @@ class Episode:
             with self.stats.timing("render"):
                 rendered_ids = self.chat_format.renderer.render(self.turns, tools=self.tools).ids
             self._must_begin(rendered_ids)
-        reward, measures = self._reward(scored or self._here(self.score_episode))
+        reward, measures = self._reward(scored or self._call_env(self.score_episode))
         events = (
             ()
             if self.ended == "done"
@@ -324,7 +325,7 @@ class Episode:
         """The environment's reward and measures; it is not asked if it failed before."""
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
-    def _here(self, call: Callable[[], T]) -> Outcome[T]:
+    def _call_env(self, call: Callable[[], T]) -> Outcome[T]:
         pooled_call = PooledCall(call)
         with self.stats.timing("environment"):
             pooled_call.run()

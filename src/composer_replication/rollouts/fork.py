@@ -34,7 +34,7 @@ from composer_replication.tokens.renderer import Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkPoint:
-    """Where to fork: the messages above the mistaken one, the tools on offer, and the check.
+    """A place to fork: the messages above the mistaken one, the tools on offer, and the check.
 
     `ids` are what `build` made of these messages, up to and including the generation prompt; empty
     if nothing was built, and then `num_tokens` says how many they will be. `others` check for the
@@ -104,7 +104,7 @@ class _OneMessage:
         return {}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
 
 def sample_forks(

@@ -106,7 +106,7 @@ class KeyValueBuffer:
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many columns a mask must have, and the first of them."""
+        """The number of columns of a mask, and the first of them."""
         return self.length + query_length, 0
 
 

@@ -30,7 +30,7 @@ from composer_replication.tokens.layout import shared_prefix_length
 _SLACK = 1.25  # columns of the cache per token of its longest row, at most
 _SLACK_COLUMNS = 32
 _FORWARD_TOKENS = {"cpu": 32}
-"""What a forward costs beside its tokens, in tokens; measured on a CPU."""
+"""The fixed cost of a forward, in tokens; measured on a CPU."""
 _FORWARD_TOKENS_GPU = 1024  # an estimate; not measured
 
 

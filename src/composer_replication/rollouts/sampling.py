@@ -1,4 +1,4 @@
-"""How messages are sampled, and the limits of an episode.
+"""The sampling settings of messages, and the limits of an episode.
 
 Sampling(max_new_tokens=64, seed=7, limits=EpisodeLimits(tool_timeout_s=5.0, max_calls=8))
 """
@@ -50,7 +50,7 @@ class EpisodeLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How messages are sampled.
+    """The sampling settings of messages.
 
     `temperature` 0 takes the most probable token. The log-probs that are kept are the model's own
     at temperature 1 without top_p, so only at temperature=1, top_p=1 are they those of the

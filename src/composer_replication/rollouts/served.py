@@ -102,7 +102,7 @@ class ServedModel:
 
         Raises DataError if the server cannot be reached or does not say which token it sampled.
         """
-        completion = self._one(
+        completion = self._complete(
             GenerationRequest(ids=(0,), max_tokens=1, seed=0),
             temperature=1.0,
             top_p=1.0,
@@ -131,14 +131,14 @@ class ServedModel:
         with ThreadPoolExecutor(max_workers=min(self.num_requests, max(1, len(prompts)))) as pool:
             return list(
                 pool.map(
-                    lambda prompt: self._one(
+                    lambda prompt: self._complete(
                         prompt, temperature=temperature, top_p=top_p, stop=stop
                     ),
                     prompts,
                 )
             )
 
-    def _one(
+    def _complete(
         self, prompt: GenerationRequest, *, temperature: float, top_p: float, stop: frozenset[int]
     ) -> Completion:
         body = {

@@ -76,7 +76,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFacts:
-    """What a session shows about its tools.
+    """The tools that a session lists, used or was refused.
 
     `listed` are those listed in the log, `worked` those that worked, with the shapes of their
     arguments, `refused` the names that were refused as unknown and never worked.

@@ -42,7 +42,7 @@ from composer_replication.rollouts.envs.method_env import MethodEnvs
 
 SETTING = "rollouts.env"
 METHODS = ("open", "reply", "reward", "measures", "close")
-"""What an environment of the user's must have, beside task_id and max_turns."""
+"""The methods that a user's environment must have, beside task_id and max_turns."""
 METADATA = "env_metadata"
 """The attribute by which a function or class of the user's says more about its environments."""
 NOTHING_SAID = EnvMetadata()
@@ -64,7 +64,8 @@ class UnseenTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSessions:
-    """How an environment takes up sessions that were recorded in it, for `recompose replay`.
+    """The functions by which an environment resumes sessions recorded in it, for `recompose
+    replay`.
 
     `is_from_here` reads what the session says; the others make its calls again up to a turn, and
     raise SessionError if the results are others. `teachers` are scripts that look into the state at
@@ -247,7 +248,7 @@ def _of_opener(
 
 @contextmanager
 def _opened(name: str) -> Iterator[TaskSource]:
-    """The tasks of a name or of a function of the user's, through the same door."""
+    """The tasks of a built-in name or of a user's function, loaded in the same way."""
     path = BUILT_IN_ENVS.get(name, name)
     named = load_function(path, setting=SETTING, built_in=BUILT_IN_ENVS)
     function = named.function if isinstance(named, TaskSourceOpener) else named
@@ -300,7 +301,6 @@ def try_world(name: str) -> tuple[Path, ...]:
 
 
 def built_in_recordings(stack: ExitStack) -> tuple[RecordedSessions, ...]:
-    """What the built-in environments can do with sessions that were recorded in them, open until
-    `stack` ends."""
+    """The replay functions of the built-in environments, open until `stack` ends."""
     sources = [stack.enter_context(open_world(name)) for name in BUILT_IN_ENVS]
     return tuple(source.recorded for source in sources if source.recorded is not None)

@@ -132,7 +132,7 @@ class ToolEnv:
 
 
 def call_issue(call: ToolCall, tools: Mapping[str, Tool]) -> str:
-    """What is wrong with a call, in Claude Code's wording; "" if nothing is.
+    """The error of an invalid call, in Claude Code's wording; "" for a valid one.
 
     >>> call_issue(ToolCall("c", "reed", {}), {})
     'No such tool available: reed'

@@ -102,7 +102,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a set of examples and pairs offers for training, per channel; counts of sets add up.
+    """The training units of a set of examples and pairs, per channel; counts of sets add up.
 
     `rollouts` are the examples with an action whose advantage is not 0. `sampled_rollouts` includes
     the rollouts of groups with equal rewards, if they are known (training/step.py sets it); it

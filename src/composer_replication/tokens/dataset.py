@@ -133,7 +133,7 @@ class _SegmentBuild:
     trainable: set[int]
     anchored: set[int]
     targets: dict[int, HintTarget]
-    # what each target needs in its window
+    # the needs of each target in its window
     window_targets: dict[int, WindowTarget] = field(default_factory=dict)
     trunks: list[Window] = field(default_factory=list)  # the windows of the examples
 

@@ -59,7 +59,7 @@ def decision_tokens(
         if renderer.codec.decode(ids) != text:
             return None
         a, b = _changed(renderer, message, call, decision=decision, text=text)
-        span = _tokens_of(renderer, ids, a, b)
+        span = _token_span(renderer, ids, a, b)
         fork, right_ids = None, ()
         if written == tuple(ids):
             fork, right_ids = _fork(renderer, message, call, decision=decision, written=written)
@@ -106,8 +106,8 @@ def _changed(
     return spans[0][0], max(spans[0][0], spans[-1][1])
 
 
-def _tokens_of(renderer: Renderer, ids: Sequence[int], a: int, b: int) -> Span:
-    """The tokens that hold the characters [a, b) of the decoded ids; at least one.
+def _token_span(renderer: Renderer, ids: Sequence[int], start: int, end: int) -> Span:
+    """The tokens that hold the characters [start, end) of the decoded ids; at least one.
 
     A character may take several tokens. Until its last one it reads as U+FFFD, in some tokenizers
     with the characters before it: only at some counts do the first tokens read as the text begins.
@@ -124,9 +124,9 @@ def _tokens_of(renderer: Renderer, ids: Sequence[int], a: int, b: int) -> Span:
         )
 
     counts = range(len(ids) + 1)
-    first = min(bisect_right(counts, a, key=length) - 1, len(ids) - 1)
-    end = character_end(bisect_left(counts, b, key=length))
-    return first, max(first + 1, end)
+    first = min(bisect_right(counts, start, key=length) - 1, len(ids) - 1)
+    behind = character_end(bisect_left(counts, end, key=length))
+    return first, max(first + 1, behind)
 
 
 def _fork(

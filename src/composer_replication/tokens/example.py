@@ -63,7 +63,8 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:
-    """How much context above a target is in its window, in tokens, and which needed turns are not.
+    """The tokens of context above a target that are in its window, and the needed turns that are
+    not.
 
     `refers_to` are turns of the session that the hint or the mistaken call refers to
     (core.site.Hint). Example: ViewContext(kept=3980, available=21400, refers_to=(4, 5), lost=())

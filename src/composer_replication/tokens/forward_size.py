@@ -1,4 +1,4 @@
-"""How many tokens an item needs in one forward, and the error for one that needs too many.
+"""The tokens of an item in one forward, and the error for one that needs too many.
 
     for size, name in forward_sizes(examples, pairs, layout="tree"):
         check_forward_size(name, size, micro_tokens=settings.micro_tokens)
@@ -18,7 +18,7 @@ LONGER_THAN_A_CARD = (
     "a session that one card cannot hold is not split over cards here (context parallelism): verl"
     " and prime-rl do that"
 )
-"""What an error says of a context that is too long."""
+"""The error text for a context that is too long."""
 
 
 def forward_sizes(
@@ -27,8 +27,8 @@ def forward_sizes(
     *,
     layout: Literal["tree", "rows"] = "rows",
 ) -> Iterator[tuple[int, str]]:
-    """How many tokens each item needs in one forward, and its name; the sizes are those that
-    micro-batches are cut by.
+    """The tokens of each item in one forward, and its name; the sizes are those that micro-batches
+    are cut by.
 
     An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A
     pair needs two rows of its longer side in rows, its prefix and both sides in a tree.

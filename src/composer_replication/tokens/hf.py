@@ -309,7 +309,7 @@ class TextCodec:
         ]
 
     def count(self, text: str) -> int:
-        """How many tokens a plain text has."""
+        """The number of tokens of a plain text."""
         return len(self._plain.encode(text, add_special_tokens=False).ids)
 
     def one_go(self, text: str) -> list[int]:

@@ -1,5 +1,5 @@
-"""Which site's hint another site gets, if hints are shuffled: for the audit of hints, and for the
-placebo and the contrast of training.
+"""Assign hints to other sites, if hints are shuffled: for the audit of hints, and for the placebo
+and the contrast of training.
 
 For training, the shuffle is a permutation of the hints among the sites in which no site keeps its
 own text, so each hint is used once; the audit draws several other texts for each site. In both,

@@ -1,4 +1,4 @@
-"""What a model had in view at one message, restored from a log exactly as `build` renders it.
+"""The context of a model at one message, restored from a log exactly as `build` renders it.
 
     prefix = restore(session, turn=7, renderer=renderer, max_tokens=4096, room=256)
     prefix.turns         # the head and the messages before turn 7, as they were in its context

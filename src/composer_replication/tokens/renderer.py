@@ -495,13 +495,13 @@ class Renderer:
                 raise RenderError(
                     error.what,
                     where=f"{error.where}, {template_name}" if error.where else template_name,
-                    fix=self.way_out(),
+                    fix=self.family_advice(),
                 ) from error
         marked = render(messages, at_message=marks[0], at_body=marks[1], at_end=marks[2])
         return marked_layout(marked, marks=marks, messages=messages)
 
-    def way_out(self) -> str:
-        """Advice: the families with which this tokenizer could be used."""
+    def family_advice(self) -> str:
+        """The remedy for an error: the families with which this tokenizer could be used."""
         if fitting := fitting_families(added_tokens(self.tokenizer)):
             return (
                 "set student.template to a family whose template is prefix-preserving and loses"

@@ -1,4 +1,4 @@
-"""What `build` did not use, and why: nothing is left out without being counted."""
+"""The units that `build` left out, and the reasons: nothing is left out without being counted."""
 
 from __future__ import annotations
 

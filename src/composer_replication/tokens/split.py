@@ -1,4 +1,4 @@
-"""Which sessions are kept out of training: whole repositories or sessions, chosen by hash.
+"""The sessions that are held out of training: whole repositories or sessions, chosen by hash.
 
 The choice is the same in every run and on every machine.
 """

@@ -1,5 +1,5 @@
-"""What a chat template can say, found by rendering small conversations of words that occur nowhere
-else.
+"""The abilities of a chat template, probed by rendering small conversations of words that occur
+nowhere else.
 
     template_abilities(tokenizer, template=own_template_of(tokenizer)).calls   # False for SmolLM2's
 """
@@ -51,7 +51,7 @@ class TemplateAbilities:
 def template_abilities(
     tokenizer: Any, *, template: str, options: Mapping[str, Any] | None = None
 ) -> TemplateAbilities:
-    """What a template can say; a template that rejects a conversation cannot say it."""
+    """The messages that a template can write; it lacks an ability whose conversation it rejects."""
 
     def text(messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
         try:

@@ -8,8 +8,8 @@ from typing import Any
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.tokens.template_families import FAMILIES
 
-# How Qwen2, Qwen2.5 and Qwen3 cut text before BPE: contractions, words, single digits, punctuation
-# with its newlines, blank lines.
+# Pre-tokenization of Qwen2, Qwen2.5 and Qwen3: contractions, words, single digits, punctuation with
+# its newlines, blank lines.
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

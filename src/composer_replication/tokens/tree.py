@@ -237,7 +237,7 @@ class Pass:
         )
 
     def mask_QK(self, *, window: int | None = None) -> Tensor:
-        """Which tokens see which, from the intervals: an independent check on the chains.
+        """The mask of visible tokens, from the intervals: an independent check on the chains.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).mask_QK().int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]

@@ -1,4 +1,4 @@
-"""What each message of a session may be in training: a hint target, trained by lm_ce, an anchor.
+"""The role of each message in training: a hint target, trained by lm_ce, an anchor.
 
     roles = turn_roles(session, facts=facts, settings=BuildSettings())
     roles.targets          # {7: HintTarget(...)}: the mistaken messages that have hints

@@ -1,4 +1,4 @@
-"""Which turns of a long session share one sequence.
+"""Choose the turns of a long session that share one sequence.
 
 A window is a head (system messages, tools, the first human message), turns that were picked because
 a target refers to them, and a contiguous run of turns. It ends with a message that is trained or a
@@ -66,7 +66,7 @@ class SegmentCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTarget:
-    """What a target needs in its window: extra tokens (its hint), and positions it refers to."""
+    """The needs of a target in its window: extra tokens (its hint), and positions it refers to."""
 
     extra: int = 0
     wanted: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What a run trains on, and what one step of it trains on.
+"""The inputs of a run, and of each of its steps.
 
     data = prepare_data(config, examples=examples, pairs=pairs, live=live, forked=forked)
     inputs = StepInputs.of(*data.sampler(config).step(0), live_step=live_step, hint_sites=8)
@@ -35,7 +35,7 @@ from composer_replication.training.on_policy.live import LiveStep, RolloutSource
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What one optimiser step trains on, over all ranks; each rank takes its share in `train_step`.
+    """The inputs of one optimiser step, over all ranks; each rank takes its share in `train_step`.
 
     `num_rollouts` is how many rollouts were sampled for the step, those of groups with equal
     rewards included: the policy's sum is divided by it. None = the examples that have an action
@@ -78,7 +78,7 @@ class StepInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
-    """What was imported for a run, and what of it the steps are drawn from.
+    """The data imported for a run, and the part of it that the steps are drawn from.
 
     `imported_examples` and `imported_pairs` are what `build` wrote: they identify the run.
     `examples` and `pairs` are the same after the placebo. `fork_points` are the sites at which the
@@ -94,7 +94,7 @@ class TrainingData:
     draws_examples: bool = True
 
     def sampler(self, config: Config) -> Sampler:
-        """What draws the imported examples and pairs of each step."""
+        """The sampler of each step's imported examples and pairs."""
         settings, preference = config.train, config.train.preference
         anchored = preference.weight and preference.anchor
         return Sampler(
@@ -123,7 +123,8 @@ class TrainingData:
         return data_sha256(self.imported_examples, self.imported_pairs)
 
     def sharing(self, *, hints: bool, pairs: bool) -> Sharing:
-        """How much of the data shares a trunk in the tree layout, by the channels that are on."""
+        """The part of the data that shares a trunk in the tree layout, by the channels that are
+        on."""
         examples = self.imported_examples
         return measure_sharing(
             examples if hints else [replace(e, hints=()) for e in examples],
@@ -161,7 +162,7 @@ def nulled_data(
     pairs: Sequence[PreferencePair],
     is_live: bool,
 ) -> TrainingData:
-    """What was imported, under the placebo of the settings; unchecked, and without fork points."""
+    """The imported data, under the placebo of the settings; unchecked, and without fork points."""
     draws_examples = not is_live or config.train.lm_ce.weight > 0
     nulled_examples, nulled_pairs = null_data(
         examples, pairs, settings=config.train, seed=config.seed, imported=draws_examples

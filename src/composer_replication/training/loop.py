@@ -38,7 +38,7 @@ StepEngine = Callable[[TrainSetup], AbstractContextManager[Callable[..., Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """How a run ended: the steps taken, the last step's metrics and statuses, and the newest
+    """The outcome of a run: the steps taken, the last step's metrics and statuses, and the newest
     checkpoint."""
 
     run: RunDir
@@ -173,7 +173,7 @@ def write_forks(setup: TrainSetup, *, step: int) -> ForkStep | None:
         return None
     setup.run_logger.progress(lambda: "the student writes at imported sites")
     model = setup.trainer.models.student.model
-    fork_step = setup.forked.step(model, setup.data.fork_points, step=step)
+    fork_step = setup.forked.collect(model, setup.data.fork_points, step=step)
     setup.run_logger.note(fork_step.metrics)
     setup.run_logger.forks(step, fork_step.forks)
     return fork_step
@@ -215,7 +215,7 @@ def _probe_after(setup: TrainSetup, *, steps: int) -> None:
 
 
 def train_result(run: RunDir, *, steps: int, metrics: dict[str, Any]) -> TrainResult:
-    """How a run ended, read from its folder and its last metrics."""
+    """The outcome of a run, from its folder and its last metrics."""
     checkpoints = run.checkpoints()
     statuses: dict[str, Status] = {}
     if metrics:

@@ -1,4 +1,4 @@
-"""What a launch of a run builds before its first step.
+"""Everything `train` builds before its first step.
 
     with open_training(config, student=student, data=data, run=run, ...) as setup:
         for step in range(setup.first_step, config.train.steps): ...
@@ -63,7 +63,7 @@ class TrainSetup:
 
     @property
     def hint_sites(self) -> int:
-        """How many hint views a full step has, of rollouts and of forks; 0 = not bounded."""
+        """The number of hint views of a full step, of rollouts and of forks; 0 = not bounded."""
         played = 0 if self.rollback is None else self.config.rollouts.hint_sites
         forked = 0 if self.forked is None else self.forked.num_samples(self.data.fork_points)
         return played + forked

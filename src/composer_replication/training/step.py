@@ -370,7 +370,7 @@ def _score_micro_batches(
 def channel_steps_of_sums(
     settings: TrainSettings, counts: Counts, *, sums: Tensor, metric_sums: Tensor
 ) -> dict[Channel, ChannelStep]:
-    """What a step measured of each channel. Raises AlignmentError if another number of tokens
+    """The metrics of each channel in a step. Raises AlignmentError if another number of tokens
     reached a loss than was counted beforehand."""
     expected = budgets(settings, counts)
     means = {

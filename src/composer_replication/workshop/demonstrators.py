@@ -169,7 +169,8 @@ def careless(
 
 
 def teacher_turn(env: WorkshopEnv, *, family: str) -> Turn:
-    """What one of three scripted teachers does here; raises ConfigError for another family.
+    """The message of one of three scripted teachers at this point; raises ConfigError for another
+    family.
 
     All three search at once, except that the dissenter lists the files in some tasks (B). All three
     have habit A, so they cannot cure it. Before the end each does something else - birch tests,

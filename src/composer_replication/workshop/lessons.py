@@ -46,7 +46,7 @@ from composer_replication.workshop.vocabulary import (
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
 P_FITTING, P_IDLE, P_FOREIGN = 0.30, 0.05, 0.15
-"""How often a message has a hint above it that fits, that is about another mistake, and that is of
+"""The shares of messages with a hint above that fits, that is about another mistake, and that is of
 another task."""
 SLACKS = (0, 0, 2, 3)
 P_INVENTED = 0.35

@@ -102,7 +102,7 @@ class ExpressionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRun:
-    """How a run ended, and one result per expression; an unanswered one has an error that says
+    """The outcome of a run, and one result per expression; an unanswered one has an error that says
     so."""
 
     end: End

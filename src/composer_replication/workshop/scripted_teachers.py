@@ -64,8 +64,8 @@ def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> 
 
 
 def gap_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> float | None:
-    """How many messages a message saves against the session's own: 1 if the session's message made
-    no progress, None if that cannot be decided.
+    """The number of messages that a message saves against the session's own: 1 if the session's
+    message made no progress, None if that cannot be decided.
 
     Both are carried out in the workshop: if at least two of the three players would still write
     `message` right after the session's own, that one made no progress. A message without a call

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import write_lines
+from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.trace import Text, Thinking
 from composer_replication.data.curate.pair import Pair
-from composer_replication.data.curate.pair_export import export_rows, pair_of, read_rows, row_of
+from composer_replication.data.curate.pair_export import export_rows, pair_of, row_of
 from tests.data.curate.pairs import call, pair, say
 from tests.data.curate.real_shaped import made_up
 
@@ -63,8 +63,9 @@ def test_pairs_come_back_as_they_were(tmp_path: Path) -> None:
     pairs = [ONE, *made_up(60, seed=3).pairs]
     path = tmp_path / "rows.jsonl"
     write_lines(path, export_rows(pairs))
-    assert list(read_rows(path)) == [chat(item) for item in pairs]
-    assert [row_of(item) for item in read_rows(path)] == [row_of(item) for item in pairs]
+    read = [pair_of(row) for _, row in read_lines(path)]
+    assert read == [chat(item) for item in pairs]
+    assert [row_of(item) for item in read] == [row_of(item) for item in pairs]
 
 
 def test_thinking_stays_with_the_messages_that_are_judged() -> None:
@@ -91,5 +92,6 @@ def test_a_damaged_row_is_refused_with_its_place(
     path = tmp_path / "rows.jsonl"
     write_lines(path, [row_of(ONE), {**row_of(ONE), **change}])
     with pytest.raises(DataError, match=message) as caught:
-        list(read_rows(path))
+        for number, row in read_lines(path):
+            pair_of(row, where=f"{path}:{number}")
     assert message == "not a chat message" or "rows.jsonl:2" in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 
 from composer_replication.core.trace import Turn
 from composer_replication.data.hints.context import SiteContext, site_context
-from composer_replication.data.hints.ran import commands_that_worked, refs_seen
+from composer_replication.data.hints.ran import branches_shown, commands_that_worked
 from tests.data.hints.test_write import hint, report
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
@@ -161,19 +161,30 @@ def test_branches_that_git_named_and_did_not_delete() -> None:
         *did("git branch", "  dev\n* main\n  old"),
         *did("git checkout fix/a", "Switched to branch 'fix/a'"),
     )
-    assert refs_seen(before(*earlier_turns)) == ["dev", "main", "old", "fix/a"]
-    assert refs_seen(
+    assert branches_shown(before(*earlier_turns)) == ["dev", "main", "old", "fix/a"]
+    assert branches_shown(
         before(*earlier_turns, *did("git branch -D old", "Deleted branch old (was 12)."))
     ) == [
         "dev",
         "main",
         "fix/a",
     ]
-    assert refs_seen(before(*earlier_turns, *did("git branch -m old new", ""))) == [
+    assert branches_shown(before(*earlier_turns, *did("git branch -m old new", ""))) == [
         "dev",
         "main",
         "fix/a",
     ]
+
+
+def test_a_rename_with_one_operand_renames_the_branch_that_is_checked_out() -> None:
+    earlier_turns = (
+        *did("git branch", "* main\n  old"),
+        *did("git checkout fix/a", "Switched to branch 'fix/a'"),
+    )
+    renamed = did("git branch -m fix/b && git status", "On branch fix/b")
+    assert branches_shown(before(*earlier_turns, *renamed)) == ["main", "old", "fix/b"]
+    unknown = did("git branch -m fix/b && git status", "On branch fix/b")
+    assert branches_shown(before(*unknown)) == ["fix/b"]
 
 
 @pytest.mark.parametrize(

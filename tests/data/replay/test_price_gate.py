@@ -15,10 +15,10 @@ from composer_replication.core.trace import Turn
 from composer_replication.data.replay.agree import AnsweredTurn, Tier, action_key, weigh_answers
 from composer_replication.data.replay.price_gate import (
     is_usable,
+    judge_may_decide,
     matches_student,
     still_open,
     why_no_pair,
-    worth_judging,
 )
 from tests.data.teachers.fake_teacher import calling
 
@@ -144,14 +144,14 @@ def test_what_a_judge_may_put_together_counts_as_one_until_it_has_spoken() -> No
         place(student_turn, first, student_turn), left=1, min_families=3, tiers=tiers
     )
     options = {"min_families": 3, "need_evidence": False, "gaps": False}
-    assert worth_judging(
+    assert judge_may_decide(
         place(student_turn, first, second, third), **options
-    ) and not worth_judging(place(student_turn, first, second, student_turn), **options)
+    ) and not judge_may_decide(place(student_turn, first, second, student_turn), **options)
     # two that are not the student's own
-    assert not worth_judging(
+    assert not judge_may_decide(
         place(student_turn, first, second, third, student_family="a"), **options
     )
-    assert not worth_judging(
+    assert not judge_may_decide(
         place(student_turn, first, second, third), **{**options, "need_evidence": True}
     )
 

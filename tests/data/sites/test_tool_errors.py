@@ -6,8 +6,8 @@ import pytest
 
 from composer_replication.compat.guide_errors import default_classify_error
 from composer_replication.core.trace import ToolCall, ToolResult
+from composer_replication.data.ingestion.counts import ERROR_CLASSES, opening_error_class
 from composer_replication.data.sites.call_verdict import is_error, judge
-from composer_replication.data.sites.kinds import ALL_KINDS, error_kind
 from composer_replication.data.sites.tool_errors import judge_tool_error
 from tests.data.sites.builder import find, one_call, only
 
@@ -190,12 +190,12 @@ def test_detail_is_one_short_line() -> None:
         ("other", "x" * 400 + "does not exist"),
     ],
 )
-def test_the_fifteen_coarse_kinds(kind: str, text: str) -> None:
-    assert error_kind(text, tool="any") == kind
+def test_the_fifteen_error_classes(kind: str, text: str) -> None:
+    assert opening_error_class(text) == kind
 
 
-def test_every_coarse_kind_is_in_the_list() -> None:
-    assert len(ALL_KINDS) == len(set(ALL_KINDS)) == 15
+def test_every_error_class_is_in_the_list() -> None:
+    assert len(ERROR_CLASSES) == len(set(ERROR_CLASSES)) == 15
 
 
 @pytest.mark.parametrize(

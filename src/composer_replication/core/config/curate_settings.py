@@ -11,7 +11,7 @@ SHIPPED_RECIPES = ("default", "with_disagreement_filter", "with_disagreement_by_
 
 
 class CurateSettings(Settings):
-    """Which recipe judges the pairs, and with which engine."""
+    """The recipe that judges the pairs, and the engine that runs it."""
 
     recipe: str = "default"
     """"default", "with_disagreement_filter", or your own YAML file with data-juicer's operator

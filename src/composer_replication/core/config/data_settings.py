@@ -18,7 +18,7 @@ def _as_command(value: object) -> object:
 
 
 class HeldOutSettings(Settings):
-    """Which sessions are held out of training."""
+    """The sessions to hold out of training."""
 
     by: Literal["auto", "session", "repository"] = "auto"
     """Unit of the split; "repository" keeps all sessions of one repository together; "auto" = by
@@ -30,7 +30,7 @@ class HeldOutSettings(Settings):
 
 
 class IngestSettings(Settings):
-    """Where logs lie and how they are read."""
+    """The folders of logs, and the reading of them."""
 
     logs: tuple[str, ...] = ()
     """Files or folders; none = $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
@@ -50,12 +50,14 @@ class IngestSettings(Settings):
 
 
 class SitesSettings(Settings):
-    """How mistaken messages are found."""
+    """The detection of mistaken messages."""
 
     detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
-    """Names of built-in detectors, or your own as "package.module:function"."""
+    """Names of built-in detectors, or your own as "package.module:function". The list replaces the
+    default, so name the built-in ones that should stay."""
     error_kind: str = ""
-    """"package.module:function" that names the kind of an error result; "" = the built-in table."""
+    """"package.module:function" of (text, tool=...) that renames the kind of an error result; an
+    empty name or None keeps the detector's kind, "" = all kinds as detected."""
     explored_paths: Literal["apart", "mistake"] = "apart"
     """A missing path that the message only looked for (kind path_explored): "apart" = counted, but
     never trained on; "mistake" = a mistake, like a path that was guessed and used as a fact."""
@@ -65,7 +67,7 @@ class SitesSettings(Settings):
 
 
 class HintsSettings(Settings):
-    """How hints are written."""
+    """The writing of hints."""
 
     writer: Literal["rules", "reader"] = "rules"
     """"rules" = templates for the mistakes that `sites` finds; "reader" = a model reads the
@@ -80,10 +82,10 @@ class HintsSettings(Settings):
     max_words: int = Field(default=120, gt=0)
     """A longer hint is refused."""
     position: HintPosition = "system"
-    """Where a hint is rendered: "system" or "user" = a message of this role directly above the
-    mistaken one; "reminder" = a <system-reminder> block at the end of the tool result or user
-    message directly above; "result" = bare text there. If neither stands directly above, or if its
-    last tokens would change, "reminder" and "result" become a user message: `build` counts them."""
+    """The place of a hint: "system" or "user" = a message of this role directly above the mistaken
+    one; "reminder" = a <system-reminder> block at the end of the tool result or user message
+    directly above; "result" = bare text there. If neither stands directly above, or if its last
+    tokens would change, "reminder" and "result" become a user message: `build` counts them."""
     min_lift: float = 0.0
     """Kinds whose lower bound of lift is not above this are weak: once `hints --audit` has measured
     them, nothing trains on them. In nats of log-odds of right against wrong at the decision. A

@@ -23,7 +23,7 @@ class TaidSettings(Settings):
     alpha: float = Field(default=5e-4, ge=0.0, le=1.0)
     """The most that the adaptive rule adds to t in a step."""
     momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """How slowly the adaptive rule forgets how the loss has changed."""
+    """Decay of the adaptive rule's running mean of the loss's changes."""
 
 
 class EntropySettings(Settings):
@@ -60,12 +60,12 @@ class HintSettings(Settings):
     """"full" = the whole vocabulary; "top_k" = the top tokens of one side; "sampled_token" = only
     the student's own token."""
     top_k: int = Field(default=100, gt=0)
-    """How many tokens the estimator "top_k" keeps."""
+    """Number of tokens that the estimator "top_k" keeps."""
     support: Literal["student", "teacher"] = "student"
     """Whose top tokens the estimator "top_k" keeps."""
     rest: Literal["tail", "renormalised", "dropped"] = "tail"
-    """What becomes of the other tokens: "tail" = one more column that holds their mass;
-    "renormalised" = the kept tokens are scaled to sum to 1; "dropped" = they are left out."""
+    """Treatment of the other tokens: "tail" = one more column that holds their mass; "renormalised"
+    = the kept tokens are scaled to sum to 1; "dropped" = they are left out."""
     entry_clip: float = Field(default=0.0, ge=0.0)
     """The most nats that one vocabulary entry may add to a token's divergence, which is then raw
     (not scaled to unit curvature); 0 = off."""
@@ -74,9 +74,9 @@ class HintSettings(Settings):
     8,000 tokens weighs as much as one of 40. "token" = the mean over all target tokens: on the
     public logs 13 messages then count as 5 equal ones, and three carry 62 % (docs/concepts.md)."""
     focus: Literal["message", "decision"] = "message"
-    """Which tokens of a mistaken message are distilled: "message" = all of them; "decision" = those
-    of the wrong tool name or argument of the failing call (a message of which they are not known
-    keeps all of its tokens, and is counted as hint/unfocused)."""
+    """The distilled tokens of a mistaken message: "message" = all of them; "decision" = those of
+    the wrong tool name or argument of the failing call (a message of which they are not known keeps
+    all of its tokens, and is counted as hint/unfocused)."""
     token_clip: float = Field(default=0.0, ge=0.0)
     """The largest loss of one token; a token beyond it gets no gradient. 0 = off."""
     importance_clip: float = Field(default=0.0, ge=0.0)
@@ -100,8 +100,8 @@ class HintSettings(Settings):
     """Share of the live teacher's logits; read if teacher = "trust_region"."""
     temperature: float = Field(default=1.0, gt=0.0)
     combination: Literal["additive", "convex", "advantage", "bounded"] = "additive"
-    """How the channel combines with the policy: "additive" = a separate loss; "convex" = policy 1 -
-    weight, hint weight; "advantage" = no loss, but weight * evidence is added to the sampled
+    """The channel's combination with the policy: "additive" = a separate loss; "convex" = policy 1
+    - weight, hint weight; "advantage" = no loss, but weight * evidence is added to the sampled
     tokens' advantages; "bounded" = the same within `bound`, and never against the reward's sign."""
     bound: float = Field(default=0.5, gt=0.0)
     """The most that credit may change an advantage; read if combination = "bounded"."""

@@ -8,8 +8,8 @@ from composer_replication.core.config.base import Settings
 
 
 class MonarchSettings(Settings):
-    """How many actors a run has, each in a process of its own: speed only, unless generators share
-    the batches of a step in another way (to rounding)."""
+    """Number of actors, each in a process of its own: it changes the speed only, unless generators
+    share the batches of a step in another way (to rounding)."""
 
     trainers: int = Field(default=1, gt=0)
     """Ranks that train, in one mesh."""
@@ -18,4 +18,4 @@ class MonarchSettings(Settings):
     environments: int = Field(default=1, gt=0)
     """Actors that hold the environments."""
     max_restarts: int = Field(default=3, ge=0)
-    """How often in a row a dead generator is started again until the run ends."""
+    """Restarts of a dead generator in a row, after which the run ends."""

@@ -88,7 +88,8 @@ def _if_set(does: Does, about: str = "") -> Rule:
 
 
 def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
-    """Plain names are built in; "module:function" and "file.py:function" load Python."""
+    """The Python that a value would load: "module:function" or "file.py:function"; plain names are
+    built in."""
     names = (
         list(value.values())
         if isinstance(value, dict)
@@ -253,7 +254,7 @@ def powers_of(
     """The powers of one file's tree, whose paths are absolute already.
 
     `text_keys` are the settings that hold text. A value that a flag overrides (`flag_keys`) gives
-    no power. A table does even then: flags are merged into it, so its other entries still count.
+    no power. A table gives powers even then: flags are merged into it, and its other entries count.
     """
     for name, value in tree.items():
         key = (*prefix, name)

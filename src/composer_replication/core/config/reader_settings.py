@@ -17,13 +17,13 @@ class ReaderSettings(Settings):
     """A file of the reader's answers (reader_answers.jsonl of an earlier run) to use instead of
     asking a model."""
     votes: int = Field(default=3, ge=1)
-    """How many times each window of a session is read."""
+    """Number of times that each window of a session is read."""
     min_votes: int = Field(default=2, ge=1)
     """A message counts as mistaken if at least this many readings name it and are sure."""
     window_tokens: int = Field(default=24_000, ge=2_000)
     """Longest prompt, by estimate: a longer session is read in windows that overlap."""
     overlap_tokens: int = Field(default=4_000, ge=0)
-    """How many tokens of a window's end are repeated at the beginning of the next."""
+    """Number of tokens by which a window overlaps the next."""
     answer_tokens: int = Field(default=2_000, gt=0)
     """Longest answer."""
     temperature: float = Field(default=0.7, ge=0.0)

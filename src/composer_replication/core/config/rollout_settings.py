@@ -34,8 +34,8 @@ class ServerSettings(Settings):
     """The kind of server: vLLM's completions with token ids, or llama-server's `/completion`, which
     keeps the weights of its GGUF file (handover = "none")."""
     handover: Literal["reload", "adapter", "none"] = "reload"
-    """How weights reach it: "reload" = vLLM's collective_rpc reload_weights, "adapter" = vLLM's
-    load_lora_adapter; "none" = it keeps the weights at the start of the run."""
+    """The way in which weights reach it: "reload" = vLLM's collective_rpc reload_weights, "adapter"
+    = vLLM's load_lora_adapter; "none" = it keeps the weights at the start of the run."""
     weights_dir: str = ""
     """The folder that the server loads: the trainer writes it, the server reads it, under the same
     path."""
@@ -151,8 +151,8 @@ class RolloutSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Which teachers are asked what they would have done, at which steps, with which context, and
-    for how much at most."""
+    """The teachers that are asked what they would have done, the steps and contexts they see, and
+    the budget."""
 
     teachers: tuple[str, ...] = ("scripted",)
     """Names, in the order in which they are asked: of [replay.teacher.NAME] tables or of built-in
@@ -169,7 +169,7 @@ class ReplaySettings(Settings):
     """"sites" = the mistaken messages and `sampled_steps` others of each session; "all" = every
     message; "auto" = "all" if every teacher is free, else "sites"."""
     sampled_steps: int = Field(default=4, ge=0)
-    """How many further messages of each session are asked about, drawn by hash; never one that
+    """Number of further messages of each session to ask about, drawn by hash; never one that
     follows an error. With need_evidence, hardly any of them can become a pair, and the gate leaves
     out those that cannot."""
     gate: Literal["value", "none"] = "value"
@@ -204,13 +204,14 @@ class ReplaySettings(Settings):
     """Sessions asked about at the same time; the steps of one session go to a teacher one after the
     other."""
     min_families: int = Field(default=3, ge=2)
-    """How many model families must agree on an action before it is preferred to the student's."""
+    """Number of model families that must agree on an action before it is preferred to the
+    student's."""
     tiers: tuple[Literal["exact", "target", "intent", "judge"], ...] = Field(
         default=("exact",), min_length=1
     )
-    """How similar answers must be to agree, from strict to loose; a looser tier is tried if the
-    stricter ones find no agreement. "target" = the same kind of tool on the same file or program,
-    "intent" = the same kind of step, "judge" = a model decides."""
+    """The measures of agreement between answers, from strict to loose; a looser tier is tried if
+    the stricter ones find no agreement. "target" = the same kind of tool on the same file or
+    program, "intent" = the same kind of step, "judge" = a model decides."""
     judge: str = ""
     """The teacher that judges whether two messages amount to the same, for the last of `tiers`. It
     gives no answers, shares no family with a teacher that does, and does not judge messages of its
@@ -221,7 +222,7 @@ class ReplaySettings(Settings):
     leads further."""
 
     @model_validator(mode="after")
-    def _there_is_room(self) -> Self:
+    def _prompt_has_room(self) -> Self:
         if self.head_tokens + 2 * self.tail_tokens > self.max_prompt_tokens:
             raise ValueError("max_prompt_tokens must hold head_tokens and twice tail_tokens")
         return self
@@ -254,7 +255,7 @@ class ReplaySettings(Settings):
 
 
 class EvaluateSettings(Settings):
-    """How a student is measured: on held-out tasks, without any hint. All intervals are 95 %
+    """The evaluation of a student: on held-out tasks, without any hint. All intervals are 95 %
     intervals."""
 
     tasks: int = Field(default=192, gt=0)

@@ -22,7 +22,7 @@ class LoraSettings(Settings):
 
 
 class StudentSettings(Settings):
-    """Which causal language model is trained, and in what precision."""
+    """The causal language model to train, and its precision."""
 
     model: str = TINY
     """"tiny" (about 0.6M parameters, made here), a folder, a hub name such as

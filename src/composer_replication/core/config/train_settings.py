@@ -11,7 +11,7 @@ from composer_replication.core.config.hint_settings import HintSettings as HintS
 
 
 class BuildSettings(Settings):
-    """How sessions become token sequences."""
+    """The conversion of sessions to token sequences."""
 
     max_tokens: int = Field(default=4096, gt=0)
     """Longest sequence; a longer session is split into windows, which are filled with the messages
@@ -20,9 +20,8 @@ class BuildSettings(Settings):
     """The hint channel's target: the whole mistaken message, or only its calls that failed. One
     message is one view."""
     without_evidence: Literal["skip", "keep"] = "skip"
-    """What happens to a hint view whose window lacks a turn that the hint or the mistaken call
-    refers to (the last read of the file, the call that failed before): skipped and counted, or
-    kept."""
+    """Treatment of a hint view whose window lacks a turn that the hint or the mistaken call refers
+    to (the last read of the file, the call that failed before): skipped and counted, or kept."""
     authors: tuple[str, ...] = ()
     """Only messages of these models enter lm_ce (shell patterns); none = all. Sites of other
     authors are left out too."""
@@ -38,9 +37,9 @@ class LengthSettings(Settings):
     weight: float = Field(default=0.0, ge=0.0)
     """0 = no penalty."""
     k: float = Field(default=0.01, gt=0.0)
-    """How soon the scale bends: noticeably from x = 1 / k on."""
+    """Onset of the bend: the scale bends noticeably from x = 1 / k on."""
     q: float = Field(default=0.5, ge=0.0)
-    """How much it bends: 0 is a straight line, 1 a logarithm; above 1 the penalty is bounded."""
+    """Strength of the bend: 0 is a straight line, 1 a logarithm; above 1 the penalty is bounded."""
     thinking: float = Field(default=1.0, ge=0.0)
     """Weight of a token of thinking in x."""
     calling: float = Field(default=1.0, ge=0.0)
@@ -65,11 +64,11 @@ class PolicySettings(Settings):
     """Surrogate, reduction and advantage by their published name; forwards/objectives.py has the
     table."""
     clip: float = Field(default=0.0, ge=0.0)
-    """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient; 0 =
-    as published (dr_grpo: 0.2). dppo: how far the probability may."""
+    """Distance from 1 beyond which the ratio of policy to sampler gives a token no more gradient; 0
+    = as published (dr_grpo: 0.2). dppo: the same for the change of the probability."""
     clip_high: float = Field(default=0.0, ge=0.0)
-    """How far the ratio may rise above 1, if that bound differs; 0 = as published, or `clip` if
-    set. cispo: weight - 1."""
+    """The distance above 1, if that bound differs; 0 = as published, or `clip` if set. cispo:
+    weight - 1."""
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Truncated importance sampling: each token is weighted by min(policy / sampler, cap) instead
     of the ratio in the surrogate; 0 = off."""
@@ -183,9 +182,9 @@ class TrainSettings(Settings):
     """The trainer."""
 
     backend: Literal["reference", "trl", "verl", "prime_rl", "monarch"] = "reference"
-    """What runs the optimiser steps: training/loop.py, TRL's GRPOTrainer (extra `trl`; needs
-    rollouts.env), verl, prime-rl or actors of Monarch. What each hosts: docs/backends.md. Short:
-    --backend trl."""
+    """The trainer that runs the optimiser steps: training/loop.py, TRL's GRPOTrainer (extra `trl`;
+    needs rollouts.env), verl, prime-rl or actors of Monarch. What each hosts: docs/backends.md.
+    Short: --backend trl."""
     verl: VerlSettings = VerlSettings()
     steps: int = Field(default=20, gt=0)
     batch_examples: int = Field(default=8, gt=0)
@@ -204,8 +203,9 @@ class TrainSettings(Settings):
     0 = all at once. Same losses and gradients; .4 to .7 x the memory of checkpoint alone, 1.1 x the
     time."""
     offload: bool = False
-    """The layers' inputs wait in host memory for the backward; needs checkpoint = "layers". Same
-    losses and gradients; on the card the inputs of one layer remain, in place of those of all."""
+    """The layers' inputs wait in host memory for the backward, and the keys and values for a live
+    teacher's hints; needs checkpoint = "layers". Same losses and gradients; on the card those of
+    one layer remain, in place of those of all."""
     fsdp: bool = False
     """Shard weights, gradients, optimiser and references over the ranks (FSDP2): each keeps 1 / N
     of them, and gathers a layer while it runs. Same losses and gradients. false = every rank holds

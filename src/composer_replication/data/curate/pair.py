@@ -30,7 +30,7 @@ from composer_replication.data.replay.agent_tools import change_of
 from composer_replication.data.replay.viewed_files import files_in_view
 
 TAIL_CHARS = 800
-"""How much of the end of a state near-duplicates are compared by."""
+"""Length of the end of a state by which near-duplicates are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from composer_replication.core.codec import (
@@ -23,7 +22,6 @@ from composer_replication.core.codec import (
     turn_to_json,
 )
 from composer_replication.core.errors import DataError
-from composer_replication.core.jsonl import read_lines
 from composer_replication.core.trace import Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
 from composer_replication.data.curate.pair import Pair, PairSide, side_of
@@ -109,12 +107,6 @@ def flat_prompt(context: Sequence[Turn]) -> str:
 
 def _flat(turn: Turn, message: Mapping[str, Any]) -> str:
     return side_of(turn).text if message["role"] == "assistant" else str(message["content"])
-
-
-def read_rows(path: Path) -> Iterator[Pair]:
-    """Yield the pairs of a file of rows."""
-    for number, row in read_lines(path):
-        yield pair_of(row, where=f"{path}:{number}")
 
 
 def export_rows(pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:

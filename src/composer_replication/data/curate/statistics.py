@@ -82,7 +82,7 @@ def text_len(text: str, parameters: Mapping[str, Any]) -> float:
 
 
 def num_words(text: str, parameters: Mapping[str, Any]) -> float:
-    """Count words: the parts between blanks that are not special characters only."""
+    """Count words: the blank-separated parts, except those made only of special characters."""
     pieces = _in_ascii(text).translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split(b" ")
     return len(pieces) - pieces.count(b"")
 

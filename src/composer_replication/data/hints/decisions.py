@@ -1,4 +1,4 @@
-"""What a mistaken call got wrong, and what its hint says would have been right there.
+"""The part of a mistaken call that was wrong, and the right values that its hint names.
 
     decision_of(context, "Call Read on `a.py` first: a file can be edited ...")
     -> Decision(part="tool", wrong="Edit", right=("Read",))    # edit_not_read
@@ -105,7 +105,8 @@ def _too_large(context: SiteContext, advice: str) -> Decision:
 
 
 def _arguments(context: SiteContext, advice: str) -> Decision:
-    """The name of an argument, the missing one, or a value that is none of those allowed."""
+    """The decision of a call with bad arguments: a name that is unknown or missing, or a value that
+    is not allowed."""
     assert context.call is not None
     spec, arguments = logged_schema(context), context.call.arguments
     if spec is None:
@@ -160,7 +161,7 @@ def _alike_program(context: SiteContext, advice: str) -> Decision:
 
 
 def _listed(advice: str) -> list[str]:
-    """What a hint lists: paths, branches or programs."""
+    """The names that a hint lists: paths, branches or programs."""
     found = _LISTED.search(advice)
     return found[1].split(", ") if found else []
 
@@ -209,7 +210,7 @@ def _run_first(context: SiteContext, advice: str) -> Decision:
 
 
 def _place(context: SiteContext) -> WordPlace | None:
-    """Where the command line holds what the error names: in the command that the error names, if it
+    """The span of the command line that the error names: in the command that the error names, if it
     names one; a program where a program stands."""
     assert context.command is not None
     places = places_of_word(context.command, context.subject)

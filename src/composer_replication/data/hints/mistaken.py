@@ -1,4 +1,5 @@
-"""What a hint must leave unsaid: the operand that only the mistaken call used, and prohibitions.
+"""The words that a hint must not contain: the operand that only the mistaken call used, and
+prohibitions.
 
 Naming the wrong path, flag or tool makes it many times likelier, inside a prohibition too ("do not
 call X" raises X). A hint names the right action, and nothing else.

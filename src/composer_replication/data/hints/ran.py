@@ -56,6 +56,7 @@ _NOT_FOUND = re.compile(
     re.MULTILINE,
 )
 _GIT_REFS = re.compile(r"^[*+]?\s+(?:remotes/)?([\w./-]+)\s*$", re.MULTILINE)
+_GIT_CURRENT = re.compile(r"^\* ([\w./-]+)\s*$", re.MULTILINE)
 _GIT_ON = re.compile(r"^(?:On branch|Switched to (?:a new )?branch) '?([\w./-]+)", re.MULTILINE)
 _GIT_DELETED = re.compile(
     r"^(?:Deleted branch ([\w./-]+)| - \[deleted\]\s+([\w./-]+))", re.MULTILINE
@@ -260,8 +261,8 @@ def _start_of_help(simple: Simple) -> tuple[str, ...]:
 
 
 def _num_subcommands(context: SiteContext, simple: Simple) -> int:
-    """How many words behind the program select its help: by the table; else one, if the program ran
-    above with the same bare word first and other words behind it."""
+    """The number of words behind the program that select its help: by the table; else one, if the
+    program ran above with the same bare word first and other words behind it."""
     if simple.name in _INTERPRETERS | LOOKERS | SEARCHERS:
         return 0
     if simple.name in _SUBCOMMANDS:
@@ -321,10 +322,11 @@ def _program_and_operands(simple: Simple) -> list[str]:
     return words[1:] if simple.name in _INTERPRETERS and len(words) > 1 else words
 
 
-def refs_seen(context: SiteContext) -> list[str]:
+def branches_shown(context: SiteContext) -> list[str]:
     """List the branches that git has named (`git branch`, `git status`, `git checkout`) and that
-    were not deleted since, in the order of appearance."""
+    were not deleted or renamed since, in the order of appearance."""
     refs: dict[str, None] = {}
+    current = ""
     for call, result, command in _shell_calls(context):
         if is_error(call, result):
             continue
@@ -334,18 +336,33 @@ def refs_seen(context: SiteContext) -> list[str]:
             if simple.operands[0] == "branch":
                 refs.update(dict.fromkeys(_GIT_REFS.findall(result.text)))
             refs.update(dict.fromkeys(_GIT_ON.findall(result.text)))
-            deleted = {
+            removed = {
                 name for names in _GIT_DELETED.findall(result.text) for name in names if name
             }
-            if simple.operands[0] == "branch" and {"-d", "-D", "-m", "-M", "--delete"} & set(
-                simple.words
-            ):
-                deleted.update(simple.operands[1:2])
+            removed |= _removed_branches(simple, current)
             for name in [
-                name for name in refs if name in deleted or name.removeprefix("origin/") in deleted
+                name for name in refs if name in removed or name.removeprefix("origin/") in removed
             ]:
                 del refs[name]
+        current = _current_branch(result.text) or current
     return list(refs)
+
+
+def _removed_branches(simple: Simple, current: str) -> set[str]:
+    """The branch that a `git branch` command deletes or renames; `current` is the one checked
+    out."""
+    if simple.operands[0] != "branch":
+        return set()
+    options, operands = set(simple.words), simple.operands[1:]
+    if {"-m", "-M"} & options and len(operands) == 1:
+        return {current}  # the only operand is the new name
+    return set(operands[:1]) if {"-d", "-D", "-m", "-M", "--delete"} & options else set()
+
+
+def _current_branch(text: str) -> str:
+    """The branch that git's output calls the current one; "" if it names none."""
+    named = [*_GIT_CURRENT.findall(text), *_GIT_ON.findall(text)]
+    return named[-1] if named else ""
 
 
 def branches_were_listed(context: SiteContext) -> bool:

@@ -123,8 +123,8 @@ def _make_site(session: Session, flag: Flag) -> Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How well mistakes were found among labelled calls, e.g. Score(labels=154, mistakes=36,
-    found=28, right=28, unlabelled=0).
+    """The reader's score on labelled calls, e.g. Score(labels=154, mistakes=36, found=28, right=28,
+    unlabelled=0).
 
     Only labelled calls count; `unlabelled` is the number of other calls that were named.
     """

@@ -1,4 +1,5 @@
-"""What the context has shown: paths that exist, files that were read, and the folder of the shell.
+"""The facts that the context has shown: paths that exist, files that were read, and the folder of
+the shell.
 
 Only evidence counts: a path is known from the moment when a tool listed it or read it without error
 until anything may have removed it; a mention in text does not count. Paths are resolved against the

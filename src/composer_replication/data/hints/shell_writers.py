@@ -8,13 +8,13 @@ import re
 from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.hints.file_writers import file_name, known_paths
 from composer_replication.data.hints.ran import (
+    branches_shown,
     branches_were_listed,
     closest_names,
     commands_that_worked,
     earlier_run_folder,
     help_was_shown,
     named_commands,
-    refs_seen,
     was_refused_before,
     was_run_before,
 )
@@ -144,7 +144,9 @@ def known_refs(context: SiteContext) -> str | None:
         return fill("list_ref")
     if "." in posixpath.basename(context.subject):
         return known_paths(context) if known_paths_near(context) else None
-    near = closest_names(context.subject, [r for r in refs_seen(context) if r != context.subject])
+    near = closest_names(
+        context.subject, [r for r in branches_shown(context) if r != context.subject]
+    )
     if near:
         return fill("known_refs", refs=", ".join(near))
     paths = known_paths_near(context)

@@ -94,7 +94,7 @@ class HintReport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How many were refused, by reason."""
+        """The number of refused hints, by reason."""
         return dict(Counter(r.reason for r in self.refused).most_common())
 
 
@@ -283,7 +283,8 @@ def _refusal(
 
 
 def _named_mistake(draft: HintDraft) -> str:
-    """What of a hint makes the mistake likelier: its operand, or words that forbid; "" if nothing.
+    """The part of a hint that makes the mistake more likely: its operand, or a prohibition; "" if
+    none.
 
     A schema may hold any word, so the words of a listing are read for operands alone.
     """
@@ -304,7 +305,7 @@ def _fixed_words() -> list[str]:
 
 
 def _tool_words(session: Session) -> list[str]:
-    """What the model was told about its tools: the list of names, and each description and schema.
+    """The model's information about its tools: the list of names, and each description and schema.
 
     Of an inferred list only the names count: its schemas come from calls, later ones too.
     """

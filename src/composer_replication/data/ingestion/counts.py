@@ -6,13 +6,43 @@ difference between them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Literal
 
 from composer_replication.core.trace import INTERRUPT_PREFIX, Session, Text
-from composer_replication.data.sites.kinds import error_kind
+
+_OPENING_CHARS = 400
+"""Only the opening is read: an error comes first, and a long result may quote anything below."""
+
+# First match wins. `^` anchors a pattern where the words also occur in ordinary output.
+_ERROR_CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("user_rejected", re.compile(r"^The user doesn't want to")),
+    ("interrupted", re.compile(r"^\[Request interrupted")),
+    ("permission_aborted", re.compile(r"Permission prompt was aborted")),
+    (
+        "permission_denied",
+        re.compile(
+            r"^Permission for this action was denied|^Permission to use|requested permissions"
+        ),
+    ),
+    ("sibling_errored", re.compile(r"Sibling tool call errored")),
+    ("bash_exit", re.compile(r"^Exit code")),
+    ("edit_not_read", re.compile(r"has not been read yet")),
+    ("edit_no_match", re.compile(r"String to replace not found")),
+    ("edit_multi_match", re.compile(r"^<tool_use_error>Found \d+ matches")),
+    ("edit_stale", re.compile(r"modified since read|unexpectedly modified")),
+    ("file_missing", re.compile(r"does not exist")),
+    ("input_validation", re.compile(r"InputValidationError")),
+    ("too_large", re.compile(r"exceeds maximum allowed")),
+    ("tool_use_error_other", re.compile(r"^<tool_use_error>")),
+)
+_OTHER = "other"
+ERROR_CLASSES: tuple[str, ...] = (*(name for name, _ in _ERROR_CLASSES), _OTHER)
+
 
 NOT_A_MODEL_ERROR = (
     "user_rejected",
@@ -23,6 +53,21 @@ NOT_A_MODEL_ERROR = (
 )
 MAX_DAMAGE_SHOWN = 20
 Status = Literal["read", "duplicate", "foreign", "damaged", "empty", "unreadable", "refused"]
+
+
+def opening_error_class(text: str) -> str:
+    """The class of an error result by its opening words, for the counts of a file.
+
+    It describes the *result*. Whether the call was a mistake, and of which kind, is another
+    question, which the finer tables of `data/sites/tool_errors.py` and `shell_rules.py` answer.
+
+    >>> opening_error_class("Exit code 1\\nFAILED tests/test_a.py")
+    'bash_exit'
+    >>> opening_error_class("File does not exist.")
+    'file_missing'
+    """
+    head = text.strip()[:_OPENING_CHARS]
+    return next((name for name, pattern in _ERROR_CLASSES if pattern.search(head)), _OTHER)
 
 
 @dataclass(slots=True)
@@ -67,7 +112,7 @@ class MessageCounts:
     Example: counts = MessageCounts(); counts.add(session); counts.to_json()["tool_use"] -> 58
     """
 
-    def __init__(self, *, kind_of: Callable[[str], str] = error_kind) -> None:
+    def __init__(self, *, kind_of: Callable[[str], str] = opening_error_class) -> None:
         self.num_sessions = 0
         self._kind_of = kind_of
         self._count: Counter[str] = Counter()
@@ -122,7 +167,7 @@ class MessageCounts:
 
 
 def session_counts(
-    sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind
+    sessions: Iterable[Session], *, kind_of: Callable[[str], str] = opening_error_class
 ) -> dict[str, Any]:
     """Compute the message-level counts from the sessions alone.
 
@@ -199,3 +244,46 @@ class FileReport:
             "damage": [{"line": line, "why": why} for line, why in raw.damage],
             "redactions": dict(self.redactions),
         }
+
+
+def recount(reports: Sequence[FileReport], stored: Iterable[Session]) -> list[FileReport]:
+    """The reports with the message counts of the sessions on disk, so that a loss in writing shows;
+    one session in memory at a time.
+
+    A session counts for the report that names it, in `progress_counts` if the report lists it
+    there. Names without a stored session drop out of `session_names`.
+    Example: recount(reports, read_sessions(path))[0].to_json()["is_error"] -> 4
+    """
+    report_of = {
+        name: index for index, report in enumerate(reports) for name in report.session_names
+    }
+    updated = [_with_counts(report, ()) for report in reports]
+    # groupby suffices, as the sessions of one file are stored one after the other
+    for index, sessions in groupby(stored, key=lambda session: report_of.get(session.id)):
+        if index is not None:
+            updated[index] = _with_counts(reports[index], sessions)
+    return updated
+
+
+def _with_counts(report: FileReport, sessions: Iterable[Session]) -> FileReport:
+    """Return the report with the counts of these sessions in place of its own."""
+    counts, progress_counts = MessageCounts(), MessageCounts()
+    names: list[str] = []
+    num_subagents = num_copied = 0
+    for session in sessions:
+        (progress_counts if session.id in report.progress_names else counts).add(session)
+        names.append(session.id)
+        num_subagents += session.parent is not None
+        num_copied += session.copied
+    return replace(
+        report,
+        counts=counts.to_json(),
+        progress_counts=(
+            {"sessions": progress_counts.num_sessions, **progress_counts.to_json()}
+            if report.progress_names
+            else {}
+        ),
+        session_names=tuple(names),
+        num_subagents=num_subagents,
+        num_copied_turns=num_copied,
+    )

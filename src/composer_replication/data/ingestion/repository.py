@@ -1,4 +1,4 @@
-"""Which repository a session worked on, so that held-out sessions can be kept apart by it."""
+"""The repository that a session worked on, so that held-out sessions can be kept apart by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other models would have done: answers at recorded turns, and whether they agree.
+"""Other models' answers at recorded turns, and their agreement.
 
 Import from its modules: ask.py (sessions -> answers, preferences and anchors) · agree.py (answers
 -> a verdict) · actions.py, agent_tools.py, viewed_files.py (what a message does) ·

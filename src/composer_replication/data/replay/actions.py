@@ -68,7 +68,7 @@ _QUOTED_OR_BLANK = re.compile(r"('[^']*'|\"(?:\\.|[^\"\\])*\")|[ \t]+")
 
 @dataclass(frozen=True, slots=True)
 class MessageAction:
-    """What a message does: its calls as a sorted set, or its text if it makes none.
+    """The action of a message: its calls as a sorted set, or its text if it makes none.
 
     Examples: MessageAction((("read_file", '{"path":"a.py"}'),)), MessageAction((("", "Done."),))
     """
@@ -78,7 +78,7 @@ class MessageAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonContext:
-    """What a comparison knows about a turn: working folder, tools on offer, files in view.
+    """The facts about a turn that a comparison uses: working folder, tools on offer, files in view.
 
     Example: ComparisonContext(cwd="/repo", offered=frozenset({"Read"}), files={"a.py": "x = 1\\n"})
     """

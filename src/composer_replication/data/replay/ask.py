@@ -33,8 +33,8 @@ asked."""
 Fails = Callable[[Session, int, Turn], bool]
 """Whether a message would raise an error at a turn, for environments that can try it."""
 Gap = Callable[[Session, int, Turn], float | None]
-"""How much better a message does than the student's own (e.g. a difference of rewards); None if
-that cannot be measured."""
+"""The gain of a message over the student's own (e.g. a difference of rewards); None if that cannot
+be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,11 @@ from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.actions import MessageAction, canonical_action
 from composer_replication.data.replay.agree import AnsweredTurn, Judge, weigh_answers
 from composer_replication.data.replay.gather import family_that_answered
-from composer_replication.data.replay.price_gate import worth_judging
+from composer_replication.data.replay.price_gate import judge_may_decide
 from composer_replication.data.teachers.asking import Asker
 
 CONTEXT_MESSAGES, CONTEXT_BYTES, MESSAGE_BYTES = 8, 8_000, 8_000
-"""How much of the end of the conversation is shown, and how long each message may be."""
+"""The length of the conversation's end that is shown, and of each message."""
 INSTRUCTIONS = """\
 A coding agent is at work. You are shown the end of its conversation and two messages, A and B, \
 either of which could come next.
@@ -105,7 +105,7 @@ async def judge_turns(
             "need_evidence": settings.need_evidence,
             "gaps": gaps,
         }
-        if worth_judging(answered, **requirements):
+        if judge_may_decide(answered, **requirements):
             by_session[answered.session_id].append(answered)
     for session in sessions:
         if session_turns := by_session.get(session.id):

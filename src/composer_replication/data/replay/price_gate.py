@@ -85,7 +85,7 @@ def still_open(
     return False
 
 
-def worth_judging(
+def judge_may_decide(
     answered: AnsweredTurn, *, min_families: int, need_evidence: bool, gaps: bool
 ) -> bool:
     """Return whether a pair results if a judge equates all answers unlike the student's."""

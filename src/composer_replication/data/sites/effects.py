@@ -88,7 +88,7 @@ class Effects:
 
     @property
     def created(self) -> tuple[str, ...]:
-        """The paths that exist now, if the line ended well."""
+        """The paths that exist if the command succeeded."""
         return tuple(c for c in self.changes if isinstance(c, str))
 
 

@@ -36,7 +36,7 @@ from composer_replication.data.sites.tool_errors import not_the_model
 from composer_replication.data.sites.verdict import Verdict, quote
 
 READ_CHARS = 6000
-"""How much of each end of an output is read: a shell's messages come first or last."""
+"""The length of each end of an output that is read: a shell's messages come first or last."""
 _ASKERS, _ASKING_WORDS = (
     frozenset(("test", "[", "[[", "which")),
     frozenset(("if", "while", "until")),

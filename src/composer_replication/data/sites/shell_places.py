@@ -1,4 +1,4 @@
-"""Where a text stands in a shell line as a word of its own.
+"""Find a text in a shell line where it is a word of its own.
 
     places_of_word("cd /target && rg foo", "rg") -> [WordPlace(start=14, text="rg", ...)]
 

@@ -33,7 +33,7 @@ MAX_FAILED_IN_A_ROW = 12
 for ever."""
 _POLL_S = 0.05
 _BOOK_LONGER_S = 60.0
-"""How long after its time-out a call still counts as in flight."""
+"""The time after its time-out for which a call still counts as in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ _VERSION = 2
 _BUSY_S = 60.0
 _BYTES_A_TOKEN = 16
 _FOREIGN_SPILL_S = 3600.0
-"""How long the spill file of a process on another machine is left alone."""
+"""The time for which the spill file of a process on another machine is left alone."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS prompts (sha TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS calls (

@@ -24,5 +24,5 @@ class Scripted(FreeTeacher):
     provider: str = "scripted"
 
     async def ask(self, request: Request) -> TeacherReply:
-        """What the function says."""
+        """The function's reply."""
         return TeacherReply(turn=self.act(request))

@@ -3,13 +3,11 @@ another process (rollouts/envs/openenv.py, rollouts/envs/verifiers_tasks.py).
 
     message_to_wire(turn)       {"role": "assistant", "author": None, "text": "", "calls": [{"id",
                                 "name", "arguments"}], "results": []}
-    turns_to_chat(turns)              the same as chat-completions messages
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.core.errors import DataError
@@ -91,64 +89,3 @@ def opening_from_wire(value: Mapping[str, Any]) -> Opening:
             for t in value["tools"]
         ),
     )
-
-
-def turns_to_chat(turns: Iterable[Turn]) -> list[dict[str, Any]]:
-    """Messages of the chat-completions API; each tool result is a message of its own.
-
-    >>> call = ToolCall("c1", "ls", {})
-    >>> turn = Turn(role="assistant", author=None, blocks=(call,))
-    >>> turns_to_chat([turn])[0]["tool_calls"][0]["id"]
-    'c1'
-    """
-    messages: list[dict[str, Any]] = []
-    for turn in turns:
-        if turn.role == "tool":
-            messages += [
-                {"role": "tool", "tool_call_id": r.call_id, "content": r.text} for r in turn.results
-            ]
-            continue
-        message: dict[str, Any] = {"role": turn.role, "content": turn.text}
-        if turn.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-                }
-                for call in turn.calls
-            ]
-        messages.append(message)
-    return messages
-
-
-def turn_from_chat(message: Mapping[str, Any], *, number: int) -> Turn:
-    """The student's message `number` of a chat-completions answer; arguments that are no JSON
-    object become a call that the environment answers with an error."""
-    blocks: list[Block] = [Text(message["content"])] if message.get("content") else []
-    for place, call in enumerate(message.get("tool_calls") or ()):
-        function = call["function"]
-        try:
-            arguments = json.loads(function.get("arguments") or "{}")
-        except json.JSONDecodeError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            arguments = {"": str(function.get("arguments"))}
-        name = call.get("id") or f"call_{number}_{place}"
-        blocks.append(ToolCall(name, function["name"], arguments))
-    return Turn(role="assistant", author=None, blocks=tuple(blocks))
-
-
-def tools_to_chat(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools as the chat-completions API takes them."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": dict(tool.parameters),
-            },
-        }
-        for tool in tools
-    ]

@@ -107,7 +107,7 @@ class GeneratorPool:
         self._held: Mapping[str, Tensor] = {}
         self._changed = threading.Condition()
         self._slots = [_GeneratorSlot(number=n) for n in range(config.monarch.generators)]
-        self._failed: StoppedError | None = None
+        self._failed: BaseException | None = None
         self._ended = False
 
     def open(self) -> None:
@@ -134,6 +134,8 @@ class GeneratorPool:
             thread.start()
         for thread in threads:
             thread.join()
+        if self._failed is not None:
+            raise self._failed
         return self
 
     def sample(self, model: Any, *, step: int, version: int) -> Groups:
@@ -199,16 +201,11 @@ class GeneratorPool:
         while (item := self._next_share(slot, current)) is not None:
             (number, share), generator = item
             try:
-                rollouts = generator.play(share)
+                rollouts = self._played(generator, share)
             except DeadActorError as error:
                 with self._changed:
                     current.waiting.appendleft((number, share))
                 self._lost(slot, generator, error)
-                continue
-            except HostGoneError:
-                with self._changed:
-                    current.waiting.appendleft((number, share))
-                self._prepare()
                 continue
             except BaseException as error:  # noqa: BLE001 - raised where the rollouts are asked for
                 with self._changed:
@@ -219,6 +216,15 @@ class GeneratorPool:
                 slot.failures = 0
                 current.done[number] = rollouts
                 self._changed.notify_all()
+
+    def _played(self, generator: RemoteGenerator, share: Share) -> list[Rollout]:
+        """The rollouts of a share, played again as long as its environments die; `prepare` bounds
+        how often."""
+        while True:
+            try:
+                return generator.play(share)
+            except HostGoneError:
+                self._prepare()
 
     def _next_share(
         self, slot: _GeneratorSlot, current: _Round
@@ -243,6 +249,8 @@ class GeneratorPool:
             generator.load(self._held, self.version)
         except DeadActorError as error:
             self._lost(slot, generator, error)
+        except BaseException as error:  # noqa: BLE001 - raised where the pool is asked next
+            self._fail(error)
 
     def _lost(
         self, slot: _GeneratorSlot, generator: RemoteGenerator, error: DeadActorError
@@ -276,18 +284,22 @@ class GeneratorPool:
                 if slot.failures > self.config.monarch.max_restarts:
                     self._give_up(slot, error)
                     return
+            except BaseException as error:  # noqa: BLE001 - raised where the pool is asked next
+                self._fail(error)
+                return
             else:
                 if again:
                     self._note("generator_back", generator=slot.number, version=self.version)
                 return
 
     def _give_up(self, slot: _GeneratorSlot, error: DeadActorError) -> None:
+        problem = f"generator {slot.number} died {slot.failures} times in a row: {error}"
+        fix = "look at what ends its process (memory?), and resume the run"
+        self._fail(StoppedError(problem, where="generator", fix=fix))
+
+    def _fail(self, error: BaseException) -> None:
         with self._changed:
-            self._failed = StoppedError(
-                f"generator {slot.number} died {slot.failures} times in a row: {error}",
-                where="generator",
-                fix="look at what ends its process (memory?), and resume the run",
-            )
+            self._failed = error
             self._changed.notify_all()
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -150,7 +151,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for mesh in self._meshes:
+        for mesh in [*self._meshes]:
             self.stop(mesh)
 
     def mesh(self, size: int, *, number: int = 0) -> Any:
@@ -242,6 +243,7 @@ class _Hosts:
     def __init__(self, cluster: Cluster, parts: RunParts, *, note: Callable[..., None]) -> None:
         self._cluster, self._parts, self._note = cluster, parts, note
         self._hosts = [_Host() for _ in range(parts.config.monarch.environments)]
+        self._reviving = threading.Lock()
 
     def of(self, share: Share) -> Any:
         """The host of a share's environments."""
@@ -249,19 +251,23 @@ class _Hosts:
 
     def revive(self) -> None:
         """Start those that do not live."""
-        for number, host in enumerate(self._hosts):
-            while not self._lives(host):
-                if host.failures > self._parts.config.monarch.max_restarts:
-                    raise StoppedError(
-                        f"environment host {number} died {host.failures} times in a row",
-                        where="environments",
-                        fix="look at what ends its process (memory?), and resume the run",
-                    )
-                if host.mesh is not None:
-                    self._note("environments_lost", host=number)
-                    self._cluster.stop(host.mesh)
-                host.mesh = self._cluster.mesh(1, number=1 + number)
-                host.actor = host.mesh.spawn("environments", EnvironmentActor, self._parts)
+        with self._reviving:  # shares of two generators may miss the same host
+            for number, host in enumerate(self._hosts):
+                while not self._lives(host):
+                    self._start(number, host)
+
+    def _start(self, number: int, host: _Host) -> None:
+        if host.failures > self._parts.config.monarch.max_restarts:
+            raise StoppedError(
+                f"environment host {number} died {host.failures} times in a row",
+                where="environments",
+                fix="look at what ends its process (memory?), and resume the run",
+            )
+        if host.mesh is not None:
+            self._note("environments_lost", host=number)
+            self._cluster.stop(host.mesh)
+        host.mesh = self._cluster.mesh(1, number=1 + number)
+        host.actor = host.mesh.spawn("environments", EnvironmentActor, self._parts)
 
     def _lives(self, host: _Host) -> bool:
         if host.actor is None:

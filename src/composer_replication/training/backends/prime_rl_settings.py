@@ -15,6 +15,7 @@ from typing import Any
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
+from composer_replication.rollouts.verifiers_tasks import PLUGIN, plugin_source
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl_settings import walk_settings
 from composer_replication.training.forwards.objectives import clips
@@ -165,7 +166,8 @@ def _unread(config: Config) -> Iterator[tuple[bool, str, str, str]]:
 
 
 def write_files(config: Config, *, folder: Path, num_gpus: int = 8, num_nodes: int = 1) -> Path:
-    """Write prime-rl's settings file and return it; `launch_line` starts it.
+    """Write prime-rl's settings file and the plugin with our tasks beside it; returns the settings
+    file, which `launch_line` starts.
 
     Half of the GPUs sample, half train. What prime-rl reads is in its own words, so the file can be
     edited like any other of its settings files.
@@ -173,6 +175,7 @@ def write_files(config: Config, *, folder: Path, num_gpus: int = 8, num_nodes: i
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "rl.toml"
     path.write_text(settings_toml(config, num_gpus=num_gpus, num_nodes=num_nodes), "utf-8")
+    (folder / f"{PLUGIN}.py").write_text(plugin_source(), "utf-8")
     return path
 
 
@@ -180,9 +183,9 @@ def launch_line(path: Path) -> str:
     """The command that starts a run from a prime-rl checkout.
 
     >>> launch_line(Path("runs/a/prime_rl/rl.toml"))
-    'uv run rl @ runs/a/prime_rl/rl.toml'
+    'PYTHONPATH=runs/a/prime_rl uv run rl @ runs/a/prime_rl/rl.toml'
     """
-    return f"uv run rl @ {path}"
+    return f"PYTHONPATH={path.parent} uv run rl @ {path}"
 
 
 def settings_toml(config: Config, *, num_gpus: int, num_nodes: int) -> str:
@@ -229,8 +232,8 @@ def settings_toml(config: Config, *, num_gpus: int, num_nodes: int) -> str:
             },
         ),
         ("[[orchestrator.train.source]]", {"name": "composer"}),
-        ("[orchestrator.train.source.env.taskset]", {"id": TASKSET, "env": rollouts.env}),
-        ("[orchestrator.train.source.env.agent.harness]", {"id": TASKSET}),
+        ("[orchestrator.train.source.env.taskset]", {"id": PLUGIN, "env": rollouts.env}),
+        ("[orchestrator.train.source.env.agent.harness]", {"id": PLUGIN}),
         ("[orchestrator.train.source.env.agent.runtime]", {"type": "subprocess"}),
         ("[inference]", {}),
     ]
@@ -252,8 +255,6 @@ def _scheduler(train: TrainSettings) -> dict[str, Any]:
 
 NO_CLIP = 1e9
 """A bound that no gradient reaches: prime-rl's file cannot say that there is none."""
-TASKSET = "composer_replication.rollouts.envs.verifiers_tasks"
-"""The module that verifiers loads our tasks and their tool loop from."""
 
 
 def _toml(value: Any) -> str:

@@ -205,9 +205,35 @@ TORCHFT = Backend(
     limit="DiLoCo over gloo on CPUs, with a Lighthouse; float32 weights only",
 )
 EXECUTORS = (HF_JOBS, MODAL, RAY)
+OPENENV = Backend(
+    name="openenv",
+    kind="environments",
+    package="openenv",
+    lowest=(0, 10),
+    below=(0, 11),
+    limit="our tasks as a server, any server as our environment; this machine only",
+)
+VERIFIERS = Backend(
+    name="verifiers",
+    kind="environments",
+    package="verifiers",
+    lowest=(0, 4),
+    below=(0, 5),
+    limit="our tasks as a taskset and harness, its traces as sessions; endpoint always named",
+)
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
-    for backend in (REFERENCE, TRL, VERL, PRIME_RL, MONARCH, *EXECUTORS, TORCHFT)
+    for backend in (
+        REFERENCE,
+        TRL,
+        VERL,
+        PRIME_RL,
+        MONARCH,
+        OPENENV,
+        VERIFIERS,
+        *EXECUTORS,
+        TORCHFT,
+    )
 }
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments), and the
 executors that start replicas elsewhere, and the other engine of DiLoCo."""

@@ -243,7 +243,7 @@ def check_inputs(
     live_step = None
     if live is not None:
         student.model.to(join_ranks().device)
-        live_step = live.step(student.model, step=0)
+        live_step = live.collect(student.model, step=0)
         if config.train.policy.weight and not any(map(scored_actions, live_step.examples)):
             live_step = with_planted_advantages(live_step)
     return StepInputs.of(examples, pairs, live_step=live_step, dataset=data.examples)

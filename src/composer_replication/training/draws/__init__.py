@@ -1,1 +1,1 @@
-"""What a step trains on: batches, packing, placebos and forks."""
+"""The inputs of a step: batches, packing, placebos and forks."""

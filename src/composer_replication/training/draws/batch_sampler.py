@@ -1,4 +1,4 @@
-"""Which imported examples and pairs a step trains on: a pure function of seed and step, so there is
+"""Draw the imported examples and pairs of each step: a pure function of seed and step, so there is
 no sampler state to save.
 
 Examples fall into two strata, with and without the rarer of the two channels (hint views, mostly).

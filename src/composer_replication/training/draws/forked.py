@@ -3,7 +3,7 @@ only what it got wrong is distilled.
 
     forked = ForkSource(config=config, renderer=renderer, sessions={...}, sites={...})
     fork_points = forked.fork_points(examples)   # the imported hint views, with their contexts
-    fork_step = forked.step(student.model, fork_points, step=3)
+    fork_step = forked.collect(student.model, fork_points, step=3)
     fork_step.examples, fork_step.metrics["fork/same"]
 
 The target of an imported view was written by another model. Here the student writes its own message
@@ -106,7 +106,7 @@ class ForkSource:
         """The number of messages that a step samples."""
         return min(self.config.train.fork_sites, len(fork_points)) * self.config.train.fork_samples
 
-    def step(self, model: Any, fork_points: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
+    def collect(self, model: Any, fork_points: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
         """Sample messages at `train.fork_sites` sites, `train.fork_samples` each, and make examples
         of the failures."""
         settings = self.config.train

@@ -1,5 +1,5 @@
-"""What the controls of train.hint ask of the hint views: which settings are refused before a run,
-and another site's hint for a contrast. No torch: `train --dry-run` asks the same."""
+"""The demands of train.hint's controls on the hint views: the settings that are refused before a
+run, and another site's hint for a contrast. No torch: `train --dry-run` asks the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which examples and pairs share a forward in the tree layout, and which rank computes them.
+"""Assign examples and pairs to the forwards of the tree layout, and to ranks.
 
     tree     the items of one session whose tokens fit into train.micro_tokens together; a session
              that does not fit becomes several trees
@@ -158,7 +158,8 @@ def pack_micro_batches(trees: Sequence[Tree], *, micro_tokens: int) -> list[Micr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How many hint views and pairs share a trunk, and how many pairs need a context of their own.
+    """The numbers of hint views and pairs that share a trunk, and of pairs that need their own
+    context.
 
     A view always shares its example's trunk. A pair shares a trunk if an example of its session
     holds its whole prefix.
@@ -186,7 +187,7 @@ class Sharing:
 def measure_sharing(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 ) -> Sharing:
-    """How much of the data can share a trunk, session by session."""
+    """The part of the data that can share a trunk, session by session."""
     trunks: dict[str, ForestBuilder] = {}
     for example in examples:
         trunks.setdefault(example.session_id, ForestBuilder()).add(example.ids)

@@ -70,7 +70,7 @@ class ChannelModels(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelBudget:
-    """What a step holds for one channel, over all ranks: the inputs before any masking, and the
+    """The counts of one channel in a step, over all ranks: the inputs before any masking, and the
     loss tokens that must come of them."""
 
     inputs: int

@@ -156,6 +156,25 @@ def plain_divergence(settings: HintSettings) -> Divergence:
     )
 
 
+@torch.no_grad()
+def shown_values(
+    settings: HintSettings, student: ScoredHidden, teachers: Sequence[ScoredHidden], ids_N: Tensor
+) -> dict[str, Tensor]:
+    """What a page shows for each token: its log-prob under the student and under the teacher, and
+    `plain_divergence` between them; the logits exist a chunk at a time, as in a loss.
+
+    Example: shown_values(settings, student, teachers, ids_N)["teacher"] -> tensor([-4.0, -0.2])
+    """
+    plain = {"divergence": plain_divergence(settings), "estimator": "full", "entry_clip": 0.0}
+    shown = settings.model_copy(update={**plain, "contrast": False})
+    untempered = shown.model_copy(update={"temperature": 1.0})
+    return {
+        "student": fused_logprobs(*student, ids_N),
+        "teacher": _teacher_logprobs(untempered, teachers, ids_N),
+        "divergence": _divergences(shown, student, teachers, ids_N, weights_N=None, t=None),
+    }
+
+
 def num_models(settings: HintSettings) -> int:
     """The number of models that make up a teacher."""
     return 2 if settings.teacher == "trust_region" else 1

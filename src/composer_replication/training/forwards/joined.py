@@ -76,7 +76,7 @@ def _walk_back(models: TrainingModels, hidden: list[Tensor], grads: list[Tensor]
 
 
 class JoinedRanks:
-    """What this rank wants to run next, and what the others want.
+    """This rank's request for its next forward, and the other ranks' requests.
 
     Turns are numbered: the forward without gradient of each sharded model, the student's forward
     with gradient, the backward. The lowest number that a rank wants comes first.

@@ -46,8 +46,9 @@ CLIPS: MappingProxyType[str, tuple[float, float]] = MappingProxyType(
         "dppo_symmetric": (0.1, 0.1),
     }
 )
-"""How far the ratio may fall below and rise above 1, as published; cispo's weight lies in [1 - low,
-1 + high] (TRL's cap of 5). For dppo, how far the probability may fall and rise."""
+"""The distances (low, high) by which the ratio may fall below and rise above 1, as published;
+cispo's weight lies in [1 - low, 1 + high] (TRL's cap of 5). For dppo, the distances of the
+probability."""
 SCALED = frozenset({"grpo", "dapo", "gspo", "cispo"})
 """Objectives whose advantages are divided by the group's standard deviation."""
 
@@ -65,8 +66,8 @@ def clips(settings: PolicySettings) -> tuple[float, float]:
 
 
 def reduction_of(objective: str) -> Reduction:
-    """What an objective's sum over the step is divided by. prime-rl's functions sum, and its
-    trainer divides by the tokens.
+    """The divisor of an objective's sum over the step. prime-rl's functions sum, and its trainer
+    divides by the tokens.
 
     >>> reduction_of("dppo"), reduction_of("dr_grpo")
     ('token_mean', 'constant')
@@ -116,8 +117,8 @@ def policy_loss(
 
 
 def _sampler_kl(logp_N: Tensor, sampled_N: Tensor) -> Tensor:
-    """How far the policy is from what sampled its tokens, KL(sampler || policy): an estimate by
-    token, r - 1 - log r with r = p / p_sampler (k3 of Schulman 2020)."""
+    """The divergence of the policy from the sampler of its tokens, KL(sampler || policy): an
+    estimate by token, r - 1 - log r with r = p / p_sampler (k3 of Schulman 2020)."""
     difference_N = logp_N - sampled_N
     return difference_N.expm1() - difference_N
 

@@ -243,6 +243,7 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
         hint_rows = range(len(trunk), len(forest.paths))
         below, place_K = forest.part_of(plan, hint_rows)
         key_values.place_K = place_K
+        key_values.on_host = models.settings.offload
     with _keeping_less(models):
         hidden_QD = tree_hidden(model, plan, keep=key_values)
     index_BT = _places(plan, range(len(trunk)), hidden_QD.device)

@@ -94,10 +94,12 @@ def changes(
     shape: ModelShape, config: Config, card: CardMemory, *, context: int | None = None
 ) -> Iterator[Change]:
     """What would let more fit, one after another, each on top of those before it: first what
-    changes no result, then other precisions and adapters."""
+    changes no result, then other precisions and adapters. What the settings would refuse beside the
+    others is left out."""
     train, student = config.train, config.student
     lora = student.lora.model_copy(update={"rank": 16})
     steps = (
+        ('train.layout = "tree"', train.layout == "rows", {"layout": "tree"}),
         ('train.checkpoint = "layers"', train.checkpoint == "none", {"checkpoint": "layers"}),
         (f"train.tile = {TILE}", not train.tile, {"tile": TILE}),
         ("train.offload = true", card.device == "cuda" and not train.offload, {"offload": True}),
@@ -114,9 +116,21 @@ def changes(
         if not is_open:
             continue
         change = with_train if setting.startswith("train.") else with_student
-        config = change(config, **values)
+        changed = change(config, **values)
+        if not _is_accepted(changed):
+            continue
+        config = changed
         window = longest_window(shape, config, card, context=context)
         yield Change(setting=setting, window=window, config=config)
+
+
+def _is_accepted(config: Config) -> bool:
+    """Whether a settings file could hold these: a copy with other values is not validated."""
+    try:
+        Config.model_validate(config.model_dump())
+    except ValueError:
+        return False
+    return True
 
 
 def disk_bytes(shape: ModelShape, config: Config) -> dict[str, float]:

@@ -305,9 +305,16 @@ class _Step:
 
     @property
     def host(self) -> float:
-        """The inputs of all checkpointed layers, if they wait there."""
+        """The inputs of all checkpointed layers and the hints' keys and values, if they wait
+        there."""
         inputs = float(self.shape.layers * self.hidden * self.size.tokens)
-        return inputs if self.model.config.train.offload else 0.0
+        keys = self.shape.layers * self.keys_of_a_layer * self.model.live_teacher
+        return inputs + keys if self.model.config.train.offload else 0.0
+
+    @property
+    def keys_of_a_layer(self) -> float:
+        """A layer's keys and values up to the last hint."""
+        return float(2 * self.shape.key * self.model.state * self.size.below_hints)
 
     def kept(self, num_forwards: int | None = None) -> dict[str, float]:
         """What all layers keep until their backward, of the first forwards alone if a number is
@@ -379,9 +386,12 @@ class _Step:
     def own_keys(self) -> dict[str, float]:
         """The live teacher's branches, and the student's keys and values that they read."""
         model, size = self.model, self.size
-        held = self.shape.layers if model.config.train.checkpoint == "layers" else 0
-        held_tokens = (held + 1) * size.below_hints + size.hint_tokens
-        key_values = float(2 * self.shape.key * model.state * held_tokens)
+        train = model.config.train
+        held = self.shape.layers if train.checkpoint == "layers" else 0
+        if train.offload and model.device == "cuda":  # on a CPU nothing moves
+            held = 1
+        of_branches = float(2 * self.shape.key * model.state * size.hint_tokens)
+        key_values = (held + 1) * self.keys_of_a_layer + of_branches
         forward = self.forward_of_a_teacher(size.hint_tokens)
         return {"keys and values for the hints": key_values, **forward}
 

@@ -3,7 +3,7 @@ views, compute advantages.
 
     with open_world("my_env.py:tasks") as task_source:
         live = RolloutSource(config=config, renderer=renderer, task_source=task_source)
-        live_step = live.step(student.model, step=3)
+        live_step = live.collect(student.model, step=3)
         live_step.examples, live_step.num_rollouts, live_step.metrics["rollouts/success"]
 
 A rollout is a session like an imported one, and goes through the same detectors, writers and
@@ -131,7 +131,7 @@ class RolloutSource:
             remedy="lower rollouts.max_context_tokens",
         )
 
-    def step(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
+    def collect(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
         """Sample the step's rollouts with these weights and make its examples; `kl` measures the
         rollouts if the KL is part of the reward."""
         return self.examples(self.sample(model, step=step, version=step), step=step, kl=kl)
@@ -332,7 +332,7 @@ def message_sampling(config: Config) -> Sampling:
 
 
 def step_label(step: int) -> str:
-    """How the sessions of a step's rollouts begin: "step-3:"."""
+    """The prefix of the session ids of a step's rollouts: "step-3:"."""
     return f"step-{step}:"
 
 

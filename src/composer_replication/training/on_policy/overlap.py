@@ -39,7 +39,7 @@ environment, and ends with the process then."""
 
 
 class GivesRollouts(Protocol):
-    """What samples the rollouts of a step: RolloutSource, or generators elsewhere."""
+    """The sampler of a step's rollouts: RolloutSource, or generators elsewhere."""
 
     def sample(self, model: Any, *, step: int, version: int) -> Groups:
         """The rollouts of a step, of weights that have taken `version` steps."""
@@ -47,11 +47,11 @@ class GivesRollouts(Protocol):
 
 
 class HandsWeightsOver(Protocol):
-    """What gives weights to a generator outside of this process: Generator of a server, or of
+    """The sender of weights to a generator outside of this process: Generator of a server, or of
     actors."""
 
     def writer(self, student: Any, *, step: int, note: Callable[..., None]) -> Any:
-        """What writes messages with the weights of now, which have taken `step` steps."""
+        """The writer of messages with the current weights, which have taken `step` steps."""
         ...
 
 
@@ -143,7 +143,7 @@ class StepRollouts:
         return pending.groups
 
     def _writer(self, version: int) -> Any:
-        """What writes messages with the weights of now, which have taken `version` steps."""
+        """The writer of messages with the current weights, which have taken `version` steps."""
         if self.generator is not None:
             return self.generator.writer(self.student, step=version, note=self.note)
         if not self.config.rollouts.overlap:

@@ -1,1 +1,1 @@
-"""What keeps a run alive: state, checkpoints, the health rules, logs."""
+"""The upkeep of a run: state, checkpoints, the health rules, logs."""

@@ -35,7 +35,7 @@ from composer_replication.core.checkpoints import (
     SCHEMA,
     TRAINER,
     UNSEALED,
-    is_whole,
+    has_no_known_damage,
     read_trainer,
     seal,
 )
@@ -184,7 +184,7 @@ def good_checkpoint(run: RunDir) -> tuple[int, Path]:
         (
             (step, folder)
             for step, folder in reversed(run.checkpoints())
-            if is_good(folder) and is_whole(folder)
+            if is_good(folder) and has_no_known_damage(folder)
         ),
         None,
     )

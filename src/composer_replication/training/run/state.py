@@ -25,7 +25,8 @@ from composer_replication.training.run.optimiser import GradientClip, make_optim
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
-    """What optimises: the optimiser, the clip, each channel's running mean and its health.
+    """The state of the optimisation: the optimiser, the clip, each channel's running mean and its
+    health.
 
     `models` scores, and knows nothing of it. `on_progress` is called with the phase a step is in.
     `begin_step` makes a step's work on a backend; None = `StepWork` of training/step.py.

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train_settings import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
-from composer_replication.losses.hint_loss import hint_divergence
-from composer_replication.losses.policy import token_logprobs
+from composer_replication.models.activations import tiled
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
-from composer_replication.training.forwards.hinting import mixed_teacher, plain_divergence
+from composer_replication.training.forwards.hinting import (
+    ScoredHidden,
+    plain_divergence,
+    shown_values,
+)
 from composer_replication.training.forwards.joined import joined
 from composer_replication.training.forwards.reference import Reference, live_reference
 from composer_replication.training.forwards.training_models import TrainingModels
@@ -25,8 +26,6 @@ from composer_replication.training.on_policy.live import LiveStep
 from composer_replication.training.run.run_logger import RunLogger
 
 NUM_SITES = 8
-CHUNK = 256
-"""Target tokens whose logits are held at a time."""
 
 
 def probe_examples(
@@ -114,6 +113,7 @@ class TokenProbe:
                 pad_id=student.pad_id,
                 max_tokens=self.models.settings.micro_tokens,
                 device=self.models.device,
+                tile=self.models.settings.tile,
             )
         self.run_logger.tokens(step, table)
 
@@ -128,14 +128,16 @@ def token_table(
     pad_id: int,
     max_tokens: int,
     device: Any,
+    tile: int = 0,
 ) -> list[dict[str, Any]]:
     """One row per probed site: for each token its text, its log-prob under the student (without the
     hint) and under the teacher (with it), and their divergence.
 
-    The logits of `CHUNK` targets are computed at a time, so at most about a dozen matrices of
-    (CHUNK, V) are in memory, however long a message is. The divergence is that of the settings over
-    the whole vocabulary, kl(student, teacher) if it is none of the three plain ones (TAID, the
-    gates); `measure` names it. A row: {"site_id": "s1:7:c1", "kind": "bad_args", "example_id":
+    It needs no more memory than a training step on these examples: a row at a time goes through the
+    model, in tiles of `tile` tokens, and the logits exist in the losses' chunks, however long a
+    message is. The divergence is that of the settings over the whole vocabulary, kl(student,
+    teacher) if it is none of the three plain ones (TAID, the gates); `measure` names it. A row:
+    {"site_id": "s1:7:c1", "kind": "bad_args", "example_id":
     "s1", "measure": "jsd", "ids": [5, 9], "texts": ["re", "ad"], "student": [-2.1, -0.3],
     "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01]}
     """
@@ -143,38 +145,23 @@ def token_table(
     measure = plain_divergence(hint_settings)
     for example in examples:
         batch = collate([example], pad_id=pad_id).to(device)
-        student_ND = student.predictors(batch.student, batch.hint_student, max_tokens=max_tokens)
-        teachers_KND = [
-            teacher.predictors(batch.teacher, batch.hint_teacher, max_tokens=max_tokens)
-            for teacher in teachers
-        ]
-        numbers: dict[str, list[float]] = {"student": [], "teacher": [], "divergence": []}
-        for first in range(0, len(batch.hint_student), CHUNK):
-            part = slice(first, first + CHUNK)
-            ids_C = batch.hint_student.ids_N[part]
-            student_CV = student.project(student_ND[part])
-            teacher_CV = mixed_teacher(
-                hint_settings,
-                [
-                    t.project(hidden_ND[part])
-                    for t, hidden_ND in zip(teachers, teachers_KND, strict=True)
-                ],
-            )
-            with torch.no_grad():
-                divergence_C = hint_divergence(
-                    student_CV,
-                    teacher_CV,
-                    divergence=measure,
-                    beta=hint_settings.beta,
-                    temperature=hint_settings.temperature,
+        # a row at a time: no forward is longer than the session's own
+        longest = min(max_tokens, len(example.ids))
+        with tiled(student.model, tile=tile):
+            student_ND = student.predictors(batch.student, batch.hint_student, max_tokens=longest)
+        scored: list[ScoredHidden] = []
+        for teacher in teachers:
+            with tiled(teacher.model, tile=tile):
+                hidden_ND = teacher.predictors(
+                    batch.teacher, batch.hint_teacher, max_tokens=longest
                 )
-            values = {
-                "student": token_logprobs(student_CV, ids_C),
-                "teacher": token_logprobs(teacher_CV, ids_C),
-                "divergence": divergence_C,
-            }
-            for name, values_C in values.items():
-                numbers[name] += [float(f"{x:.6g}") for x in values_C.tolist()]
+            scored.append((hidden_ND, teacher.head()))
+        own = (student_ND, student.head())
+        values = shown_values(hint_settings, own, scored, batch.hint_student.ids_N)
+        numbers = {
+            name: [float(f"{x:.6g}") for x in values_N.tolist()]
+            for name, values_N in values.items()
+        }
         start = 0
         for view in example.hints:
             part = slice(start, start + len(view.target_ids))
