@@ -33,9 +33,9 @@ def table() -> str:
         if backend.kind == "environments"
     ]
     executors = [
-        f"- executor **{backend.name}** ({backend.tested}): {backend.limit}."
+        f"- {backend.kind} **{backend.name}** ({backend.tested}): {backend.limit}."
         for backend in BACKENDS.values()
-        if backend.kind == "executor"
+        if backend.kind in ("executor", "engine")
     ]
     return "\n".join([*lines, "", *limits, *environments, *executors])
 

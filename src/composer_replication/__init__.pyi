@@ -254,6 +254,9 @@ from .training.diloco.guide_allreduce import (
     make_diloco_outer_loop as make_diloco_outer_loop,
     replica_entrypoint as replica_entrypoint,
 )
+from .training.diloco.store_manager import (
+    MockManager as MockManager,
+)
 from .training.on_policy.live import (
     RolloutSource as RolloutSource,
 )

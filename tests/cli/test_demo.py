@@ -218,6 +218,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
         "curate": [[]],
         "build": [[]],
         "train": [["--dry-run", *SHORT]],
+        "diloco": [["simulate", "--replicas", "2", "--rounds", "2"]],
         "evaluate": [["after", "--dry-run"]],
         "report": [["--audit"], ["after"]],
         "export": [["after", "--to", str(tmp_path / "exported")]],

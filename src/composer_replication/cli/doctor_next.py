@@ -9,7 +9,9 @@ from composer_replication.cli.next_step import TRAIN_PACKAGES, next_step
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import pip_install
 
-NEED_TRAIN = frozenset({"demo", "model", "build", "train", "evaluate", "export", "hints --audit"})
+NEED_TRAIN = frozenset(
+    {"demo", "model", "build", "train", "diloco", "evaluate", "export", "hints --audit"}
+)
 INSTALL_TRAIN = pip_install("composer-replication[train]")
 
 

@@ -53,12 +53,7 @@ MODULES: dict[str, str] = {
 """The guide's module paths below `composer_replication`, and their names; "*" = every name is still
 to come."""
 
-_RANKS = "accelerate launch --num_processes N -m composer_replication.cli train (one machine)"
 TO_COME: dict[str, str] = {
-    "MockManager": (
-        "the manager that lets torchft's DiLoCo run over a bucket is still to come; meanwhile use"
-        " make_diloco_outer_loop, or recompose train --replicas"
-    ),
     "recipes.verl": (
         "the verl backend is still to come; meanwhile use recompose train, or"
         " ComposerReplicationTrainer on TRL"

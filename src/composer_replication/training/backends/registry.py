@@ -41,7 +41,7 @@ class Backend:
     """
 
     name: str
-    kind: Literal["trainer", "environments", "executor"]
+    kind: Literal["trainer", "environments", "executor", "engine"]
     package: str = ""
     lowest: tuple[int, ...] = ()
     below: tuple[int, ...] = ()
@@ -196,6 +196,14 @@ RAY = Backend(
     install=pip_install("ray[default]>=2.60,<2.61"),
     limit="a real head on one machine; secrets are refused, because Ray would show them",
 )
+TORCHFT = Backend(
+    name="torchft",
+    kind="engine",
+    package="torchft",
+    lowest=(0, 2),
+    below=(0, 3),
+    limit="DiLoCo over gloo on CPUs, with a Lighthouse; float32 weights only",
+)
 EXECUTORS = (HF_JOBS, MODAL, RAY)
 OPENENV = Backend(
     name="openenv",
@@ -215,10 +223,20 @@ VERIFIERS = Backend(
 )
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
-    for backend in (REFERENCE, TRL, VERL, PRIME_RL, MONARCH, OPENENV, VERIFIERS, *EXECUTORS)
+    for backend in (
+        REFERENCE,
+        TRL,
+        VERL,
+        PRIME_RL,
+        MONARCH,
+        OPENENV,
+        VERIFIERS,
+        *EXECUTORS,
+        TORCHFT,
+    )
 }
 """Every adapter by its name in `train.backend` (trainers) or `rollouts.env` (environments), and the
-executors that start replicas elsewhere."""
+executors that start replicas elsewhere, and the other engine of DiLoCo."""
 
 
 def trainers() -> tuple[str, ...]:

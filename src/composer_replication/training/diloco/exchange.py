@@ -219,6 +219,11 @@ class Exchange:
             self.clock.sleep(pause)
             pause, polls = min(self.timing.max_poll_s, pause * 1.5), polls + 1
 
+    def mean(self, commit: Commit) -> Tensor:
+        """The mean pseudo-gradient of this round's outcome, before it is applied; raises GoneError
+        if its blobs were removed."""
+        return self._gradient(commit)
+
     def apply(self, commit: Commit) -> None:
         """Take the round's outer step; raises SyncError if the weights are not the committed ones.
 

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
-from composer_replication.core.errors import ConfigError, MissingExtraError
-from composer_replication.training.backends.registry import Backend
+from composer_replication.core.errors import ConfigError, MissingExtraError, pip_install
 
 State = Literal[
     "pending", "running", "ended", "failed", "preempted", "cancelled", "lost", "unknown"
@@ -133,14 +132,14 @@ class Executor(Protocol):
         ...
 
 
-def sdk(module: str, *, backend: Backend) -> Any:
-    """Import a provider's package, or say how the tested version is installed."""
+def sdk(module: str, *, package: str) -> Any:
+    """Import a module of an optional package, or say how that is installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"the executor {backend.name} needs {module!r}: {error}",
-            fix=f"run: {backend.command()}",
+            f"this needs the Python package {package!r}: {error}",
+            fix=f"run: {pip_install(package)}\n(recompose doctor prints the tested versions)",
         ) from error
 
 

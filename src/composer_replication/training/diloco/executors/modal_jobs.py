@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.core.errors import first_line
-from composer_replication.training.backends.registry import MODAL
 from composer_replication.training.diloco.executors.jobs import (
     JobStatus,
     ReplicaJob,
@@ -109,4 +108,4 @@ def image_named(name: str) -> Any:
 
 
 def _modal() -> Any:
-    return sdk("modal", backend=MODAL)
+    return sdk("modal", package="modal")

@@ -13,7 +13,6 @@ import shlex
 from typing import Any
 
 from composer_replication.core.errors import ConfigError, first_line
-from composer_replication.training.backends.registry import RAY
 from composer_replication.training.diloco.executors.jobs import (
     JobStatus,
     ReplicaJob,
@@ -47,7 +46,7 @@ class RayJobs:
 
     def poll(self, handle: str) -> JobStatus:
         """The job's status and its driver's exit code; "unknown" while Ray does not answer."""
-        requests = sdk("requests", backend=RAY)
+        requests = sdk("requests", package="ray[default]")
         try:
             info = self._client().get_job_info(handle)
         except (requests.RequestException, ConnectionError) as error:
@@ -68,7 +67,7 @@ class RayJobs:
             self._client().stop_job(handle)
 
     def _client(self) -> Any:
-        return sdk("ray.job_submission", backend=RAY).JobSubmissionClient(self._address)
+        return sdk("ray.job_submission", package="ray[default]").JobSubmissionClient(self._address)
 
 
 def submit_keywords(job: ReplicaJob, *, num_cpus: float) -> dict[str, Any]:
