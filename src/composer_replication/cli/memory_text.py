@@ -97,7 +97,8 @@ def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | Non
     fit = fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
     if fit is None:
         return None, True, f"not computed: {student.why_unknown}"
-    return fit, fit.fits, f"one forward of {fit.window:,} tokens fits {fit.name}"
+    longest = f"one forward of {fit.window:,} tokens" if fit.window else "no forward"
+    return fit, fit.fits, f"{longest} fits {fit.name}"
 
 
 def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
