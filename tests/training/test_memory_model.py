@@ -168,6 +168,17 @@ def test_a_teacher_of_its_own_weights_is_a_copy(
     assert found == {name: size * shape.num_parameters for name, size in copies.items()}
 
 
+@pytest.mark.parametrize("rank", [0, 16])
+def test_rollouts_beside_the_training_need_a_copy_of_what_is_trained(rank: int) -> None:
+    shape, name = QWEN3["0.6B"], "copy that samples"
+    config = settings_of(rank=rank)
+    rollouts = config.rollouts.model_copy(update={"env": "workshop", "overlap": 1})
+    beside = config.model_copy(update={"rollouts": rollouts})
+    held = memory_need(shape, beside, StepSize.full_window(256)).held
+    assert held[name] == held["gradients"] > 0
+    assert memory_need(shape, config, StepSize.full_window(256)).held[name] == 0
+
+
 def test_keys_and_values_are_held_for_hints_below_checkpoints_alone() -> None:
     checkpointed = with_train(
         LORA, checkpoint="layers", hint=settings_of(hint={"teacher": "live"}).train.hint

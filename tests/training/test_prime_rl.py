@@ -16,6 +16,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.backends import prime_rl_samples, prime_rl_settings
+from composer_replication.training.backends.prime_rl_check import prime_rl_steps
 from composer_replication.training.backends.prime_rl_loss import loss_fn
 from composer_replication.training.backends.prime_rl_samples import TokenStreams, step_samples
 from composer_replication.training.backends.prime_rl_settings import check_prime_rl
@@ -25,6 +26,8 @@ from composer_replication.training.backends.prime_rl_step import (
     step_loss,
     student_logprobs,
 )
+from composer_replication.training.backends.step_check import check_steps, registered_steps
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.run.state import Trainer
 from tests.training.small_student import (
     gradients,
@@ -364,3 +367,28 @@ def test_the_weights_count_what_prime_rl_divides_by() -> None:
     assert prime_rl_samples.component_tokens(samples)["ref_kl"] == 6
     assert samples[0].ref_kl_weights is not None
     assert samples[0].ref_kl_weights[17:] == pytest.approx((0.7, 0.7, 0.7))
+
+
+@pytest.mark.train
+def test_the_check_compares_every_channel_on_off_policy_rollouts() -> None:
+    """Rollouts of older weights, hints on messages without an advantage, pairs without a
+    reference: what the first step of a run holds."""
+    config = make_config(**train_settings(tuple(CHANNELS)), layout="rows")
+    rollouts = [make_rollout(n, advantage=(0.5, -0.5)[n % 2], lm=False) for n in range(3)]
+    inputs_of_step = StepInputs(
+        [
+            dataclasses.replace(
+                rollout,
+                hints=tuple(dataclasses.replace(v, origin="student") for v in rollout.hints),
+            )
+            for rollout in rollouts
+        ],
+        [make_pair(n) for n in range(2)],
+    )
+    comparisons = check_steps(
+        config, student=make_student(), inputs=inputs_of_step, open_steps=prime_rl_steps
+    )
+    assert len(comparisons) == 4
+    for comparison in comparisons:
+        assert comparison.passes, comparison.text()
+    assert registered_steps("prime_rl") is prime_rl_steps

@@ -280,6 +280,15 @@ def open_world(name: str) -> AbstractContextManager[TaskSource]:
     )
 
 
+def nth_task(source: TaskSource, *, seed: int, number: int, split: str) -> Env:
+    """A new environment of a source's task: the `number`-th of a seed's stream."""
+    if split == "train":
+        return next(itertools.islice(source.train(seed), number, None))()
+    if split == "monitor":
+        return source.monitor(seed, number + 1)[number]()
+    raise ConfigError(f"no split {split!r}", where="reset", fix="use train or monitor")
+
+
 def try_world(name: str) -> tuple[Path, ...]:
     """Make one task of the user's environment, so that an error in it shows before a weight is
     loaded; returns `TaskSource.sources`."""

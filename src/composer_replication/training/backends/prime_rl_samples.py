@@ -134,12 +134,14 @@ def _with_hints(
     hinted: Scores,
     views: int,
 ) -> TokenStreams:
-    """The sample with the teacher's log-probs at the mistaken messages, and their weights.
+    """The sample with the teacher's log-probs at the mistaken messages, and their weights. The
+    message of a group whose rewards are equal is sampled too: its view has the sampler's log-probs.
 
     Raises AlignmentError if a site was not scored, or not token by token.
     """
     size, hint = len(example.ids), settings.hint
     reference, weights = [0.0] * size, [0.0] * size
+    mask, logprobs = list(sample.mask), list(sample.logprobs)
     for view in example.hints:
         scores, places = hinted.get(view.site_id, ()), _places(view.spans)
         if len(scores) != len(places):
@@ -150,9 +152,17 @@ def _with_hints(
         weight = hint.weight if hint.mean == "token" else hint.weight / (len(places) * views)
         for place, score in zip(places, scores, strict=True):
             reference[place], weights[place] = score, weight
+        for place, sampled in zip(places, view.logprobs, strict=False):
+            mask[place], logprobs[place] = True, sampled
     if not any(weights):
         return sample
-    return replace(sample, ref_logprobs=tuple(reference), ref_kl_weights=tuple(weights))
+    return replace(
+        sample,
+        mask=tuple(mask),
+        logprobs=tuple(logprobs),
+        ref_logprobs=tuple(reference),
+        ref_kl_weights=tuple(weights),
+    )
 
 
 def _places(spans: Sequence[Span]) -> list[int]:

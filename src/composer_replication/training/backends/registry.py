@@ -123,6 +123,22 @@ TRL = Backend(
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
 )
+PRIME_RL = Backend(
+    name="prime_rl",
+    kind="trainer",
+    package="prime-rl",
+    lowest=(0, 8),
+    below=(0, 9),
+    install="git clone https://github.com/PrimeIntellect-ai/prime-rl && cd prime-rl && uv sync",
+    on_index=False,
+    hosts={
+        "policy": "dppo and dppo_symmetric",
+        "hint_sampled": "by ref_kl weights",
+        "preference": "by signed ce weights",
+    },
+    limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
+    steps="composer_replication.training.backends.prime_rl_check:prime_rl_steps",
+)
 VERL = Backend(
     name="verl",
     kind="trainer",
@@ -140,21 +156,6 @@ VERL = Backend(
         " (gloo) only"
     ),
     steps="composer_replication.training.backends.verl_run:verl_steps",
-)
-PRIME_RL = Backend(
-    name="prime_rl",
-    kind="trainer",
-    package="prime-rl",
-    lowest=(0, 8),
-    below=(0, 9),
-    install="git clone https://github.com/PrimeIntellect-ai/prime-rl && cd prime-rl && uv sync",
-    on_index=False,
-    hosts={
-        "policy": "dppo and dppo_symmetric",
-        "hint_sampled": "by ref_kl weights",
-        "preference": "by signed ce weights",
-    },
-    limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
 )
 MONARCH = Backend(
     name="monarch",

@@ -69,7 +69,7 @@ def prepare_environment() -> dict[str, str]:
 
 
 def worker_config(config: Config, *, folder: Path) -> Any:
-    """verl's configuration of a worker: FSDP2, the optimiser of training/optimiser.py, precision as
+    """verl's configuration of a worker: FSDP2, the optimiser of run/optimiser.py, precision as
     student.dtype. Learning rate and clip are set in each step."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import (

@@ -2,7 +2,7 @@
 
 verl calls one function twice per micro-batch: first as its logits processor, with the logits (1, M,
 V) of all rows, then for the loss. The first call computes every channel with `losses_on`
-(training/channels.py), as the reference trainer does: the logits take the place of the hidden
+(forwards/channels.py), as the reference trainer does: the logits take the place of the hidden
 states, under a head that changes nothing. Each loss is walked back to detached copies of the logits
 that predict its tokens, where its gradient norm is taken; the second call returns a loss whose
 gradient at the logits is the sum, for verl to walk the model back.

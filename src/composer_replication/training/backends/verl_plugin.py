@@ -26,7 +26,7 @@ from composer_replication.losses.policy import dr_grpo
 NAME = "composer_dr_grpo"
 """The name of the advantage estimator and of the policy loss."""
 CLIP = 0.2
-"""Dr.GRPO's clip, as in training/objectives.py."""
+"""Dr.GRPO's clip, as in training/forwards/objectives.py."""
 
 
 def group_mean_advantages(
