@@ -70,7 +70,8 @@ def config_of(options: argparse.Namespace) -> Config:
 
 def kill_at(step: int) -> None:
     """Have the first generator that is asked for rollouts of this step killed."""
-    play = monarch_run._Generator.play
+    generators: Any = monarch_run._Generator
+    play = generators.play
     killed: list[int] = []
 
     def killing_play(generator: Any, share: Any) -> Any:
@@ -79,7 +80,7 @@ def kill_at(step: int) -> None:
             os.kill(killed[0], signal.SIGKILL)
         return play(generator, share)
 
-    monarch_run._Generator.play = killing_play
+    generators.play = killing_play
 
 
 def run_workshop(options: argparse.Namespace) -> dict[str, Any]:

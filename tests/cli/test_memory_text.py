@@ -12,7 +12,8 @@ import pytest
 from benchmarks.step import make_data
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import settings_only
-from composer_replication.cli.memory_text import found_card, window_fit
+from composer_replication.cli.memory_card import found_card
+from composer_replication.cli.memory_text import window_fit
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import TrainingExample

@@ -265,6 +265,36 @@ def test_what_rows_begin_with_is_fed_once(arch: str) -> None:
     assert check_rows(model, [[1], [2, 3, 4], [5, 6]], then=[[7], [], [9]]) == ([(3, 3)], 6)
 
 
+def wide(heads: int) -> Any:
+    """A model whose weights are large enough that one gap read as a token shows."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=heads, head_dim=16, intermediate_size=64, initializer_range=0.3,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_rows_that_were_fed_one_by_one_have_gaps(heads: int, width: int) -> None:
+    """The feeds behind the first one are of equal lengths, so they bring no gap of their own; where
+    heads share keys a single token has a mask in any case."""
+    model = wide(heads)
+    rows = [[(7 * n + 3 * k) % VOCAB for k in range(4 + 60 * n)] for n in range(4)]
+    assert len({row[0] for row in rows}) == 4  # nothing in common: one by one is cheaper
+    cache = RaggedCache(model, num_rows=4)
+    with scoring(model):
+        cache.feed(rows)
+        assert cache.mask_BL.shape[1] == max(map(len, rows)) and not bool(cache.mask_BL.all())
+        assert cache.num_fed == sum(map(len, rows))
+        for turn in range(3):
+            new = [[(turn + 7 * n + k) % VOCAB for k in range(width)] for n in range(4)]
+            rows = [row + ids for row, ids in zip(rows, new, strict=True)]
+            for row, logits_V in zip(rows, cache.feed(new), strict=True):
+                assert torch.allclose(logits_V, alone(model, row), atol=1e-4)
+
+
 def test_a_row_may_be_empty_in_the_first_feed() -> None:
     model = tiny(VOCAB)
     cache = RaggedCache(model, num_rows=3)

@@ -250,7 +250,7 @@ def test_an_unknown_family_is_refused_by_name() -> None:
 
 
 def test_the_model_needs_no_torch() -> None:
-    names = ("training.memory_fit", "cli.memory_text", "models.student_shape")
+    names = ("training.memory.memory_fit", "cli.memory_text", "models.student_shape")
     imports = "; ".join(f"import composer_replication.{name}" for name in names)
     check = f"import sys; {imports}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -17,7 +17,7 @@ from benchmarks.memory_model import LORA, AllocatorPeak, Case, held_bytes, make_
 
 pytestmark = pytest.mark.train
 GOAL = 0.10
-WIDTHS = {
+WIDTHS: Any = {
     "hidden_size": 128,
     "intermediate_size": 384,
     "num_attention_heads": 4,

@@ -25,7 +25,7 @@ from composer_replication.training.backends.verl_loss import LogitModels, StepLo
 from composer_replication.training.backends.verl_rows import (
     FILLER,
     StepFacts,
-    fill_rows,
+    filled_rows,
     item_bytes,
     item_of_bytes,
     needs_start,
@@ -80,9 +80,9 @@ def test_the_rows_of_an_item_stay_together_in_one_micro_batch() -> None:
 
 
 def test_filler_rows_are_behind_the_others() -> None:
-    assert fill_rows([(4, 5)], size=3) == [(4, 5), FILLER, FILLER]
+    assert filled_rows([(4, 5)], size=3) == [(4, 5), FILLER, FILLER]
     with pytest.raises(AlignmentError, match="do not fit"):
-        fill_rows([(1,), (2,)], size=1)
+        filled_rows([(1,), (2,)], size=1)
 
 
 def forward(model: Any, rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
@@ -118,7 +118,7 @@ def on_logits(
             start_logits=start_logits if needs_start(settings) else None,
         )
         for number, micro in enumerate(micros):
-            rows = fill_rows(micro.rows, size=len(micro.rows) + 1)
+            rows = filled_rows(micro.rows, size=len(micro.rows) + 1)
             ids_M = torch.tensor([i for row in rows for i in row])
             losses.loss(number, forward(student, rows), ids_M).backward()
         sums += losses.sums

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.memory_card import found_card
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError
 from composer_replication.models.student_shape import StudentShape, student_shape
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.memory.memory_fit import (
@@ -62,33 +60,6 @@ class Fit:
         }
 
 
-def found_card(gigabytes: float, *, cards: int = 0) -> tuple[CardMemory, str]:
-    """The card that is asked about, else the GPU that PyTorch sees, else the machine's memory, with
-    its name. 0 cards = those of this launch."""
-    if gigabytes < 0 or cards < 0:
-        problem = f"no card has {gigabytes:g} GB" if gigabytes < 0 else f"{cards} cards"
-        raise ConfigError(problem, where="--memory-gb, --cards", fix="e.g. --memory-gb 24")
-    cards = cards or int(os.environ.get("WORLD_SIZE", "1"))
-    each = f"each of {cards} cards" if cards > 1 else "a card"
-    if gigabytes:
-        card = CardMemory.of_gigabytes(gigabytes, cards=cards)
-        return card, f"{each} of {gigabytes:g} GB"
-    try:
-        torch: Any = importlib.import_module("torch")
-        if torch.cuda.is_available():
-            found = torch.cuda.get_device_properties(0)
-            name = f"{found.name}, {found.total_memory / GB:.0f} GB"
-            if cards > 1:
-                name = f"{each} like this {name}"
-            return CardMemory(total=found.total_memory, cards=cards), name
-    except (ImportError, OSError):
-        pass
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return CardMemory(
-        total=total, device="cpu", cards=cards
-    ), f"this machine's {total / GB:.0f} GB, no GPU"
-
-
 def fit_of(
     job: Job,
     size: StepSize,
@@ -130,30 +101,22 @@ def window_fit(job: Job, *, memory_gb: float, cards: int = 0) -> tuple[Fit | Non
 
 
 def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit | None:
-    """What the largest forward of a run on these examples needs; of what the student plays or
-    writes itself (rollouts.env, train.fork), one that is full."""
-    from composer_replication.training.draws.forked import without_views  # these three: PyTorch
-    from composer_replication.training.inputs import nulled_data
-    from composer_replication.training.memory.largest_forward import largest_forward
+    """What the largest forward of a run on these examples needs."""
+    from composer_replication.training.memory.largest_forward import largest_of_a_run  # PyTorch
 
     config, student = job.config, student_shape(job.config.student)
     shape = student.shape
     if shape is None:
         return None
     card, _ = found_card(memory_gb, cards=cards)
-
-    def need(size: StepSize) -> float:
-        return memory_need(shape, config, size, device=card.device, ranks=card.cards).total
-
-    is_live, size = bool(config.rollouts.env), None
-    if data.examples or data.pairs:
-        examples = without_views(data.examples) if config.train.fork else data.examples
-        drawn = nulled_data(config, examples=examples, pairs=data.pairs, is_live=is_live)
-        ranks = {"ranks": card.cards, "hidden_size": shape.hidden}
-        size = largest_forward(drawn.sampler(config), config.train, need=need, **ranks)
-    full = StepSize.full_window(config.train.micro_tokens)
-    if size is None or is_live or config.train.fork:
-        size = max(full, size or full, key=need)
+    size = largest_of_a_run(
+        config,
+        examples=data.examples,
+        pairs=data.pairs,
+        need=lambda s: memory_need(shape, config, s, device=card.device, ranks=card.cards).total,
+        ranks=card.cards,
+        hidden_size=shape.hidden,
+    )
     return fit_of(job, size, memory_gb=memory_gb, cards=cards, student=student)
 
 

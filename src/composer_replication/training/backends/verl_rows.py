@@ -8,7 +8,7 @@ views, or a pair with both of its sides. Only inside the worker do items become 
     start      for a frozen teacher and the reference of DPO: the rows that the start weights score
 
 All rows of a micro-batch are in one forward, and verl's micro-batches are as long: rows are added
-until every micro-batch of every rank has as many (`fill_rows`). No verl and no tensordict here.
+until every micro-batch of every rank has as many (`filled_rows`). No verl and no tensordict here.
 Shapes: B rows, T length, M tokens of a forward without padding, N loss tokens.
 """
 
@@ -172,10 +172,10 @@ def plan_micro_batches(
     return [micro_rows(settings, *part, pad_id=pad_id) for part in parts]
 
 
-def fill_rows(rows: Sequence[tuple[int, ...]], *, size: int) -> list[tuple[int, ...]]:
+def filled_rows(rows: Sequence[tuple[int, ...]], *, size: int) -> list[tuple[int, ...]]:
     """The rows of a micro-batch, with filler rows behind them up to `size`.
 
-    >>> fill_rows([(5, 6, 7)], size=2)
+    >>> filled_rows([(5, 6, 7)], size=2)
     [(5, 6, 7), (0, 0)]
     """
     if len(rows) > size:

@@ -86,7 +86,7 @@ class VerlStepWork:
         clipped = self.norm > clip.limit
         if self.norm > 0:
             clip.mean.add(min(self.norm, clip.limit))
-            copy_into_student(self.trainer.models.student, self.group)
+            load_verl_weights(self.trainer.models.student, self.group)
         rate = learning_rate(self.trainer.settings, self.step)
         return {"loss": loss, "grad_norm": self.norm, "clipped": clipped, "lr": rate}
 
@@ -122,7 +122,7 @@ def step_facts(
 
 
 @torch.no_grad()
-def copy_into_student(student: Student, group: VerlGroup) -> None:
+def load_verl_weights(student: Student, group: VerlGroup) -> None:
     """Copy verl's weights into the student of this process."""
     weights = group.gather("weights")
     for name, parameter in student.model.named_parameters():

@@ -37,7 +37,7 @@ from composer_replication.training.backends.verl_rows import (
     Item,
     MicroRows,
     StepFacts,
-    fill_rows,
+    filled_rows,
     item_bytes,
     item_of_bytes,
     needs_start,
@@ -164,7 +164,7 @@ class ComposerTrainingWorker(TrainingWorker):
         group = self.engine.get_data_parallel_group()
         torch.distributed.all_reduce(sizes, op=torch.distributed.ReduceOp.MAX, group=group)
         num_micros, size = max(1, int(sizes[0])), int(sizes[1])
-        rows = [fill_rows(micro.rows, size=size) for micro in micros]
+        rows = [filled_rows(micro.rows, size=size) for micro in micros]
         rows += [[FILLER] * size] * (num_micros - len(rows))
         return forward_rows(rows)
 

@@ -1,6 +1,6 @@
 """The largest micro-batch that a run's examples and pairs make, as the memory model counts it.
 
-    size = largest_forward(sampler, config, need=lambda size: memory_need(...).total)
+    size = largest_forward(sampler, config.train, need=lambda size: memory_need(...).total)
 
 Steps are drawn and cut as the run draws and cuts them, so nothing is bounded or guessed: which
 examples meet in one forward is known before it begins (draws/batch_sampler.py is a function of seed
@@ -10,12 +10,15 @@ and step).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.tokens.batch import micro_batches
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.tree import Forest, ForestBuilder
 from composer_replication.training.draws.batch_sampler import Sampler, share
+from composer_replication.training.draws.forked import without_views
 from composer_replication.training.draws.packing import (
     Micro,
     assign_to_ranks,
@@ -25,6 +28,7 @@ from composer_replication.training.draws.packing import (
 )
 from composer_replication.training.forwards.channels import loss_rows
 from composer_replication.training.forwards.passes import slices
+from composer_replication.training.inputs import nulled_data
 from composer_replication.training.memory.memory_model import StepSize
 
 Row = tuple[int, ...]
@@ -63,7 +67,7 @@ def _sides(pair: PreferencePair, settings: TrainSettings) -> list[Row]:
 
 def _of_trees(
     rows: Sequence[Row], pair_rows: Sequence[Row], hint_rows: Sequence[Row], micro_tokens: int
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """One forward, and the hints as branches of it."""
     trunk = [*rows, *pair_rows]
     forest = Forest.grow([*trunk, *hint_rows])
@@ -95,7 +99,7 @@ def _largest_slice(rows: Sequence[Row], known: Sequence[Row], micro_tokens: int)
 
 def _of_rows(
     rows: Sequence[Row], pair_rows: Sequence[Row], hint_rows: Sequence[Row], micro_tokens: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Two forwards of padded rows, and those of the hints' rows in slices."""
     forwards = tuple(n for n in map(_padded, (rows, pair_rows)) if n)
     alone, part = 0, list[Row]()
@@ -144,6 +148,29 @@ def largest_forward(
     return max(found.values(), key=need, default=None)
 
 
+def largest_of_a_run(
+    config: Config,
+    *,
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair],
+    need: Callable[[StepSize], float],
+    ranks: int = 1,
+    hidden_size: int = 1,
+) -> StepSize:
+    """`largest_forward` of these settings and imported data; what the student plays or writes
+    itself (rollouts.env, train.fork) fills at most a whole train.micro_tokens."""
+    is_live, settings, size = bool(config.rollouts.env), config.train, None
+    if examples or pairs:
+        examples = without_views(examples) if settings.fork else examples
+        data = nulled_data(config, examples=examples, pairs=pairs, is_live=is_live)
+        sampler, options = data.sampler(config), {"ranks": ranks, "hidden_size": hidden_size}
+        size = largest_forward(sampler, settings, need=need, **options)
+    full = StepSize.full_window(settings.micro_tokens)
+    if size is not None and not is_live and not settings.fork:
+        return size
+    return max(full, size or full, key=need)
+
+
 def micros_of_a_step(
     examples: Sequence[TrainingExample],
     pairs: Sequence[PreferencePair],
@@ -159,8 +186,9 @@ def micros_of_a_step(
     rows = loss_rows(examples, settings)
     if settings.layout == "rows":
         for rank in range(ranks):
-            mine = (share(items, rank=rank, world=ranks) for items in (rows, pairs))
-            yield from micro_batches(*mine, micro_tokens=limit)
+            mine = share(rows, rank=rank, world=ranks)
+            its_pairs = share(pairs, rank=rank, world=ranks)
+            yield from micro_batches(mine, its_pairs, micro_tokens=limit)
         return
     pairs = pairs if settings.preference.weight else []
     trees = session_trees(rows, pairs, micro_tokens=limit)
