@@ -20,7 +20,13 @@ import composer_replication
 from composer_replication.data.hints.write import KNOWN_KINDS
 from composer_replication.report.explanations import CATEGORIES
 
-NEEDS = {"composer_replication.losses.fused_triton": "triton"}
+NEEDS = {
+    "composer_replication.losses.fused_triton": "triton",
+    **{
+        f"composer_replication.training.backends.verl_{name}": "verl"
+        for name in ("cpu", "plugin", "worker")
+    },
+}
 """What a module imports at its head besides this package's own dependencies."""
 NOT_CODE = "composer_replication.compat.paths."
 """Names of the earlier guide: each module is a list of where they went."""

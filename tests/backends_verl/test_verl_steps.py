@@ -34,7 +34,7 @@ def in_processes(out: Path, launcher: list[str], **train: Any) -> list[dict[str,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
         check=False,
     )
     assert result.returncode == 0, result.stderr[-3000:]
@@ -72,11 +72,13 @@ def test_one_rank_takes_the_reference_trainers_step(train: dict[str, Any]) -> No
         assert comparison.passes and "gradient" in comparison.differences, comparison.text()
 
 
+@pytest.mark.timeout(600)
 def test_two_ranks_take_the_reference_trainers_step(tmp_path: Path) -> None:
     torchrun = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     check(in_processes(tmp_path / "out.json", torchrun))
 
 
+@pytest.mark.timeout(600)
 def test_two_ray_workers_take_the_reference_trainers_step(tmp_path: Path) -> None:
     check(in_processes(tmp_path / "out.json", ["-W", "ignore"], verl={"ray_workers": 2}))
 

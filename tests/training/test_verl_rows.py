@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from composer_replication.cli.train_backends import step_engine_of
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
@@ -214,6 +215,14 @@ def test_the_settings_of_the_cluster_are_hosted(repository_root: Path) -> None:
     config = Config.model_validate(tomllib.loads(text))
     check_hosted_by_verl(config)
     assert config.train.verl.ray_workers == 16 and config.train.verl.ray_nodes == 2
+
+
+def test_a_run_of_verl_is_not_resumed() -> None:
+    config = Config.model_validate({"train": {"backend": "verl"}})
+    with pytest.raises(ConfigError, match="optimiser states"):
+        step_engine_of(config, resume=True)
+    assert step_engine_of(config, resume=False) is not None
+    assert step_engine_of(Config(), resume=True) is None
 
 
 def test_workers_that_cannot_be_spread_evenly_are_refused() -> None:

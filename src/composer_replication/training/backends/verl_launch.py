@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -137,7 +138,8 @@ class LocalGroup:
 
         place = {"rank": self.worker.rank, "world": self.worker.world_size}
         items: list[Item | None] = [*share(examples, **place), *share(pairs, **place)]
-        return result_of(self.worker.train_batch(driver_rows(items or [None], facts)))
+        with redirect_stdout(sys.stderr):  # verl prints; our output may be JSON
+            return result_of(self.worker.train_batch(driver_rows(items or [None], facts)))
 
     def gather(self, kind: str) -> dict[str, Tensor]:
         """On every rank."""
@@ -176,7 +178,8 @@ def result_of(output: Any) -> dict[str, Any]:
 def _local_group(
     config: Config, *, folder: Path, variables: dict[str, str]
 ) -> Iterator[LocalGroup]:
-    with _rank_variables():
+    with _rank_variables(), ExitStack() as printed:
+        printed.enter_context(redirect_stdout(sys.stderr))
         from composer_replication.training.backends.verl_worker import ComposerTrainingWorker
 
         began = not torch.distributed.is_initialized()
@@ -184,6 +187,7 @@ def _local_group(
         worker.reset()
         if needs_start(config.train):
             worker.keep_start()
+        printed.close()
         try:
             yield LocalGroup(worker)
         finally:

@@ -31,7 +31,7 @@ from composer_replication.training.backends.verl_launch import VerlGroup, open_g
 from composer_replication.training.backends.verl_rows import StepFacts
 from composer_replication.training.backends.verl_settings import check_hosted_by_verl
 from composer_replication.training.forwards.channel_weights import channel_weights
-from composer_replication.training.forwards.channels import loss_rows
+from composer_replication.training.forwards.channels import CHANNEL_METRICS, loss_rows
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.run.health import ChannelStep
 from composer_replication.training.run.optimiser import learning_rate
@@ -94,7 +94,7 @@ class VerlStepWork:
         facts = step_facts(self.trainer, self.counts, scales=scales, step=self.step)
         examples, pairs = self.items
         sums = torch.zeros(len(CHANNELS), 3)
-        metric_sums = torch.zeros(0, 2)
+        metric_sums = torch.zeros(len(CHANNEL_METRICS), 2)
         if examples or pairs:
             result = self.group.take(examples, pairs, facts)
             sums, metric_sums = (torch.tensor(result[k]) for k in ("sums", "metric_sums"))
