@@ -2,8 +2,8 @@
 test.
 
     python scripts/mutants.py NAME ...                the mutants of tests/mutants/NAME.toml
-    python scripts/mutants.py                         those that a change touches, and a sample that
-                                                      moves on every day (make mutants)
+    python scripts/mutants.py                         those that a change touches, at most 200, and
+                                                      a sample that moves on every day (make mutants)
     python scripts/mutants.py --all                   all of them (make mutants-all)
     python scripts/mutants.py --show FILE [WITHIN]    the text in which a search is looked up
 
@@ -37,6 +37,7 @@ import datetime
 import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,9 @@ CAUGHT = Path("tests") / "mutants" / "caught.json"
 SAMPLE = 24
 """The number of untouched mutants that are judged each day, others the next day: every mutant comes
 up within a month."""
+MOST = 200
+"""The number of touched mutants that are judged in one run, so that a change that moves many files
+does not take CI hours; `make mutants-all` judges all."""
 TIMEOUT_S = 600
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 
@@ -200,10 +204,16 @@ def fingerprint(root: Path, mutant: Mutant) -> str:
 
 
 def chosen_of(root: Path, mutants: list[Mutant], *, day: int) -> list[Mutant]:
-    """The touched mutants, and the day's sample of the others."""
+    """The touched mutants, and the day's sample of the others.
+
+    If a change touches more than `MOST`, another part of them is chosen on every day.
+    """
     known = read_caught(root)
     touched = [m for m in mutants if known.get(m.path.stem) != fingerprint(root, m)]
     untouched = [m for m in mutants if m not in touched]
+    if len(touched) > MOST:
+        print(f"mutants: {len(touched)} are touched, {MOST} of them run today", flush=True)
+        touched = random.Random(day).sample(touched, MOST)
     first = day * SAMPLE % max(1, len(untouched))
     return [*touched, *(untouched + untouched)[first : first + min(SAMPLE, len(untouched))]]
 

@@ -437,5 +437,11 @@ def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path
     assert mutants.chosen_of(tmp_path, every, day=0)[0].path.stem == "m07"
     (tmp_path / "tests" / "t.py").write_text("# another test\n", "utf-8")
     assert len(mutants.chosen_of(tmp_path, every, day=0)) == 60
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mutants, "MOST", 20)
+        parts = [
+            {m.path.stem for m in mutants.chosen_of(tmp_path, every, day=day)} for day in range(20)
+        ]
+    assert all(len(part) == 20 for part in parts) and len(set.union(*parts)) == 60
     mutants.write_caught(tmp_path, [], every[:3])
     assert set(mutants.read_caught(tmp_path)) == {"m00", "m01", "m02"}
