@@ -69,4 +69,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-peers .venv-data-juicer .venv-real .venv-verl .venv-prime_rl .venv-monarch .venv-openenv .venv-verifiers .venv-executors .venv-skypilot .venv-torchft build demo .ruff_cache .pytest_cache .import_linter_cache .coverage
+	rm -rf .venv .venv-* build demo .ruff_cache .pytest_cache .import_linter_cache .coverage

@@ -2,8 +2,8 @@
 test.
 
     python scripts/mutants.py NAME ...                the mutants of tests/mutants/NAME.toml
-    python scripts/mutants.py                         those that a change touches, at most 200, and
-                                                      a sample that moves on every day (make mutants)
+    python scripts/mutants.py                         at most 200 of those that a change touches,
+                                                      and a sample that moves daily (make mutants)
     python scripts/mutants.py --all                   all of them (make mutants-all)
     python scripts/mutants.py --show FILE [WITHIN]    the text in which a search is looked up
 

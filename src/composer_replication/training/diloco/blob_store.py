@@ -129,9 +129,11 @@ class ObjectStore:
         obstore = need("obstore", extra="diloco")
         try:
             yield
-        except (obstore.exceptions.AlreadyExistsError, FileNotFoundError):
+        except obstore.exceptions.AlreadyExistsError:
             raise
         except (obstore.exceptions.BaseError, OSError) as error:
+            if isinstance(error, FileNotFoundError) and verb == "read":
+                raise  # no such blob; elsewhere it is the bucket that is missing
             denied = isinstance(
                 error,
                 obstore.exceptions.PermissionDeniedError

@@ -1,0 +1,118 @@
+"""Replicas over a real S3 server (moto in server mode) on this machine: processes and their bits,
+a kill at each point of the protocol, and what a round asks of the server."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("obstore")
+pytest.importorskip("moto", reason="moto is not installed (make backends)")
+
+from composer_replication.core.errors import SyncError  # noqa: E402
+from composer_replication.training.diloco.blob_store import open_store  # noqa: E402
+from tests.training.diloco.toy_replicas import (  # noqa: E402
+    Child,
+    in_threads,
+    join_toy,
+    reference_hashes,
+    toy_spec,
+    train_toy,
+)
+
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(240)]
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of a bucket on an S3 server of this machine; its address is in the environment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            patch.setenv(name, value)
+        try:
+            _make_bucket(f"{endpoint}/replicas")
+            yield "s3://replicas"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _make_bucket(url: str) -> None:
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the S3 server did not start")
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 4])
+def test_processes_equal_one_process(num: int, bucket: str) -> None:
+    url = f"{bucket}/parity{num}"
+    children = [
+        Child.start(url, slot=slot, rounds=ROUNDS, replicas=num, quorum=num) for slot in range(num)
+    ]
+    reports = [child.end() for child in children]
+    assert [child.process.exitcode for child in children] == [0] * num
+    hashes = [[report["hash"] for report in of_one] for of_one in reports]
+    assert hashes == [reference_hashes(range(num), ROUNDS)] * num
+
+
+@pytest.mark.parametrize(
+    "point", ["before /delta/ 2", "after /delta/ 2", "after /offer/ 2", "before commit.json 2"]
+)
+def test_a_killed_replica_leaves_no_diverged_round(point: str, bucket: str) -> None:
+    """One of two is killed in its second round; the other goes on alone, with the same weights
+    in the round before."""
+    url = f"{bucket}/kill-{point.replace(' ', '-').replace('/', '')}"
+    options = {"replicas": 2, "quorum": 1, "timing": {"grace_s": 2.0}}
+    doomed = Child.start(url, slot=1, rounds=5, point=point, **options)
+    survivor = Child.start(url, slot=0, rounds=5, **options)
+    lost, kept = doomed.end(), survivor.end()
+    assert survivor.process.exitcode == 0 and doomed.process.exitcode == -9
+    assert [report["round"] for report in kept] == sorted({report["round"] for report in kept})
+    by_round = {report["round"]: report["hash"] for report in kept}
+    assert len(by_round) == len(kept) and lost
+    assert all(by_round[report["round"]] == report["hash"] for report in lost)
+
+
+def test_a_round_asks_little_of_the_server(bucket: str) -> None:
+    num = 3
+    spec = toy_spec(replicas=num, quorum=num)
+    stores = [open_store(f"{bucket}/traffic") for _ in range(num)]
+
+    def replica(slot: int) -> None:
+        train_toy(*join_toy(stores[slot], slot, spec), until=ROUNDS)
+
+    in_threads(*(lambda slot=slot: replica(slot) for slot in range(num)))
+    # joining, the anchor of round 0 and ROUNDS rounds of a move, an offer and perhaps the commit
+    assert all(store.traffic.puts <= 3 * ROUNDS + 6 for store in stores)
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
+    with pytest.raises(SyncError, match=r"spec\.json could not be written"):
+        join_toy(open_store("s3://nowhere/x"), 0, toy_spec())
