@@ -1,6 +1,7 @@
 """Add rows that were made later to those of benchmarks/results/evidence.json.
 
-    merged(old, new)      old as it is, plus the arms of new that it lacks, with their differences
+    merged(old, new)      old as it is, plus the arms of new that it lacks, with their differences,
+                          and a level that it lacks as a whole
 
 Both files must come from the same student, seeds and tasks, and their settings may differ in the
 added arms only. A difference to an added row is kept only if the other row is the same in both
@@ -33,7 +34,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         name
         for level, numbers in new["levels"].items()
         for name in numbers["arms"]
-        if name not in old["levels"][level]["arms"]
+        if name not in old["levels"].get(level, {"arms": {}})["arms"]
     }
     absent = {
         name
@@ -43,7 +44,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     accepted = (
         settings_sha256(),
         settings_sha256(without={name for name in absent if ARMS[name].pairs}),
-        settings_sha256(without=added),
+        settings_sha256(without=added & absent),
     )
     if (
         old["about"]["settings_sha256"] not in accepted
@@ -53,10 +54,11 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             "the settings of the demo or of the arms are no longer those of the page",
             fix="run every arm again",
         )
-    levels = {
+    levels = dict(new["levels"]) | {
         level: _merged_level(numbers, new["levels"].get(level))
         for level, numbers in old["levels"].items()
     }
+    levels = dict(sorted(levels.items()))
     note = {
         "command": new["about"]["command"],
         "date": new["about"]["date"],

@@ -183,6 +183,14 @@ def test_added_rows_stand_beside_the_others_which_stay_as_they_are(evidence: Evi
     assert "alder-1 (family alder) at 50%" in page and "alder" not in render(old)
 
 
+def test_a_level_that_the_page_lacks_is_added_whole(evidence: Evidence) -> None:
+    old, new = copy.deepcopy(evidence), copy.deepcopy(evidence)
+    old["about"]["settings_sha256"] = new["about"]["settings_sha256"] = settings_sha256()
+    del old["levels"]["2"]
+    merged_evidence = merged(old, {**new, "levels": {"2": new["levels"]["2"]}})
+    assert merged_evidence["levels"] == evidence["levels"]
+
+
 def test_rows_can_be_added_one_after_the_other(evidence: Evidence) -> None:
     old, new = parted(evidence)
     first, second = copy.deepcopy(new), copy.deepcopy(new)
