@@ -47,7 +47,7 @@ class MortalStore:
     def __init__(self, inner: ObjectStore, commits: dict[str, bytes]) -> None:
         self.inner, self.traffic, self.commits = inner, inner.traffic, commits
         self.left, self.fault = 0, "before"
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def _do(self, name: str, *arguments: Any) -> Any:
         self.left -= 1
@@ -124,9 +124,10 @@ class Rendezvous(RuleBasedStateMachine):
         sleep through a step of another one, also just before it proposes a commit."""
         player = self.alive[which % len(self.alive)]
         others = [other for other in self.alive if other is not player]
+        for other in others:  # who acts meanwhile does so undisturbed
+            other.store.left, other.store.fault = 0, ""
         player.store.left, player.store.fault = at, fault
-        if others:
-            player.store.meanwhile = lambda: self._meet(others[at % len(others)])
+        player.store.meanwhile = lambda: [self._meet(other) for other in others[:1]]
         self._meet(player)
 
     def _meet(self, player: Player) -> None:
