@@ -51,6 +51,9 @@ EXCUSED = {
     ),
     "models/pretrained_folder.py": "writes into a folder that its caller made and makes private",
     "training/on_policy/generator.py": "weights for a server, which may run as another user",
+    "cli/train_replicas.py": "copies folders of a run inside its own private folder",
+    "training/backends/verl_run.py": "in the run's folder or a temporary one, its owner's",
+    "training/diloco/blob_store.py": "a store that replicas of several users may share",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }
 

@@ -155,7 +155,7 @@ class _Watcher:
     def __init__(self, job: Job, run: RunDir, *, every_s: float = 1.0) -> None:
         self.job, self.run, self.every_s = job, run, every_s
         self._over, self._said = threading.Event(), -1
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> _Watcher:
         self._thread.start()
@@ -164,13 +164,13 @@ class _Watcher:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._say()
+        self._print()
 
-    def _watch(self) -> None:
+    def _follow(self) -> None:
         while not self._over.wait(self.every_s):
-            self._say()
+            self._print()
 
-    def _say(self) -> None:
+    def _print(self) -> None:
         for number, facts in rounds_of(replica_runs(self.run.path)).items():
             if number > self._said:
                 self._said = number

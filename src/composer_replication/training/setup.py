@@ -238,8 +238,10 @@ def _begin(
         **_layout_facts(trainer, data),
         **({} if kept_reference is None else kept_reference.facts),
     )
-    if checkpoints.rollback is not None and first_step == 0:
-        checkpoints.save(0)
+    if checkpoints.shared is not None:
+        first_step = checkpoints.shared.begin(checkpoints.run_logger)
+    if checkpoints.rollback is not None and not checkpoints.run_logger.run.checkpoints():
+        checkpoints.save(first_step)
     return first_step
 
 

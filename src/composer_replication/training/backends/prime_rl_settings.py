@@ -15,6 +15,7 @@ from typing import Any
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
+from composer_replication.core.files import make_folder, write_text
 from composer_replication.rollouts.verifiers_tasks import PLUGIN, plugin_source
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl_settings import walk_settings
@@ -172,10 +173,10 @@ def write_files(config: Config, *, folder: Path, num_gpus: int = 8, num_nodes: i
     Half of the GPUs sample, half train. What prime-rl reads is in its own words, so the file can be
     edited like any other of its settings files.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / "rl.toml"
-    path.write_text(settings_toml(config, num_gpus=num_gpus, num_nodes=num_nodes), "utf-8")
-    (folder / f"{PLUGIN}.py").write_text(plugin_source(), "utf-8")
+    write_text(path, settings_toml(config, num_gpus=num_gpus, num_nodes=num_nodes))
+    write_text(folder / f"{PLUGIN}.py", plugin_source())
     return path
 
 

@@ -157,13 +157,13 @@ class _Life:
         lives = 0
         while True:
             try:
-                self._one(clock, takeover=lives > 0)
+                self._replica(clock, takeover=lives > 0)
                 return
             except _DeadError:
                 lives += 1
                 clock.sleep(self.scenario.restart_s)
 
-    def _one(self, clock: SimulatedClock, *, takeover: bool) -> None:
+    def _replica(self, clock: SimulatedClock, *, takeover: bool) -> None:
         scenario = self.scenario
         seed = self.random.randrange(1 << 30)
         store = SimulatedStore(

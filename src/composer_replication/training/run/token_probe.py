@@ -156,8 +156,8 @@ def token_table(
                     batch.teacher, batch.hint_teacher, max_tokens=longest
                 )
             scored.append((hidden_ND, teacher.head()))
-        own = (student_ND, student.head())
-        values = shown_values(hint_settings, own, scored, batch.hint_student.ids_N)
+        student_scores = (student_ND, student.head())
+        values = shown_values(hint_settings, student_scores, scored, batch.hint_student.ids_N)
         numbers = {
             name: [float(f"{x:.6g}") for x in values_N.tolist()]
             for name, values_N in values.items()
