@@ -32,7 +32,12 @@ def free_port() -> int:
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A head with a folder and ports of its own; it ends with its own session only."""
     port = free_port()
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    environment = {
+        **os.environ,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_IMPORT_WARNING": "1",
+        "RAY_AUTH_MODE": "disabled",  # else a token in the home folder decides who may ask
+    }
     # short, because the path of a Unix socket in it may have 107 bytes
     folder = Path("/tmp") / f"ray-{os.getpid()}"
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]

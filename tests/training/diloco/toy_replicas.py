@@ -36,10 +36,13 @@ class ToyModel:
     """A two-layer network with its AdamW, trained on batches that depend on slot and step."""
 
     def __init__(self, slot: int, dtype: torch.dtype = torch.float32) -> None:
-        torch.manual_seed(0)
         self.net = torch.nn.Sequential(
             torch.nn.Linear(13, 37), torch.nn.Tanh(), torch.nn.Linear(37, 5)
         ).to(dtype)
+        rng = torch.Generator().manual_seed(0)  # its own: replicas in threads share the global one
+        with torch.no_grad():
+            for parameter in self.net.parameters():
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=rng))
         self.flat = FlatWeights.of(self.net)
         self.adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.slot, self.step, self.dtype = slot, 0, dtype
