@@ -60,10 +60,6 @@ class TestModalSandboxes(ExecutorConformance):
 
         return executor
 
-    @pytest.fixture
-    def executor(self, make: Callable[[], Executor]) -> Executor:
-        return make()
-
     def visible(self, handle: str) -> str:
         request = self.server.requests[-1]
         return str(request.definition) + str(request.tags)

@@ -100,10 +100,6 @@ class TestRayJobs(ExecutorConformance):
 
         return executor
 
-    @pytest.fixture
-    def executor(self, make: Callable[[], Executor]) -> Executor:
-        return make()
-
     def visible(self, handle: str) -> str:
         return json.dumps(str(RayJobs(self.dashboard)._client().get_job_info(handle)))
 

@@ -20,6 +20,7 @@ from composer_replication.core.errors import SyncError  # noqa: E402
 from composer_replication.training.diloco.blob_store import open_store  # noqa: E402
 from tests.training.diloco.toy_replicas import (  # noqa: E402
     Child,
+    hashes_of_processes,
     in_threads,
     join_toy,
     reference_hashes,
@@ -73,12 +74,7 @@ def _make_bucket(url: str) -> None:
 @pytest.mark.parametrize("num", [1, 2, 3, 4])
 def test_processes_equal_one_process(num: int, bucket: str) -> None:
     url = f"{bucket}/parity{num}"
-    children = [
-        Child.start(url, slot=slot, rounds=ROUNDS, replicas=num, quorum=num) for slot in range(num)
-    ]
-    reports = [child.end() for child in children]
-    assert [child.process.exitcode for child in children] == [0] * num
-    hashes = [[report["hash"] for report in of_one] for of_one in reports]
+    hashes = hashes_of_processes(url, num=num, rounds=ROUNDS)
     assert hashes == [reference_hashes(range(num), ROUNDS)] * num
 
 

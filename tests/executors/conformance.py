@@ -36,7 +36,7 @@ SLEEP = "time.sleep(120)"
 
 
 class ExecutorConformance:
-    """Subclasses define the fixture `executor`; `exit_codes` if the provider reports them."""
+    """Subclasses define the fixture `make`; `exit_codes` if the provider reports them."""
 
     exit_codes = True
     start_s = 60.0
@@ -47,9 +47,13 @@ class ExecutorConformance:
     """Whether the executor can hand secrets over; else it must refuse them by name."""
 
     @pytest.fixture
-    def make(self, executor: Executor) -> Callable[[], Executor]:
+    def make(self) -> Callable[[], Executor]:
         """Makes the executor anew, as a second driver would."""
         raise NotImplementedError
+
+    @pytest.fixture
+    def executor(self, make: Callable[[], Executor]) -> Executor:
+        return make()
 
     def job(self, folder: Path, code: str, *, slot: int = 0, **fields: Any) -> ReplicaJob:
         environment = {"PYTHONPATH": f"{ROOT / 'src'}", "GREETING": "hello there"}

@@ -44,10 +44,6 @@ class TestHfJobs(ExecutorConformance):
 
         return executor
 
-    @pytest.fixture
-    def executor(self, make: Callable[[], Executor]) -> Executor:
-        return make()
-
     def visible(self, handle: str) -> str:
         return json.dumps(self.hub.jobs[handle.rpartition("/")[2]].view("me"))
 

@@ -39,10 +39,6 @@ from tests.executors.conformance import SLEEP, ExecutorConformance
 
 class TestLocalProcesses(ExecutorConformance):
     @pytest.fixture
-    def executor(self, tmp_path: Path) -> LocalProcesses:
-        return LocalProcesses(tmp_path / "jobs")
-
-    @pytest.fixture
     def make(self, tmp_path: Path) -> Callable[[], Executor]:
         return lambda: LocalProcesses(tmp_path / "jobs")
 

@@ -45,11 +45,6 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
         from composer_replication.training.backends.prime_rl_settings import check_prime_rl
 
         check_prime_rl(config, pairs=data.pairs)
-    if config.train.backend == "verl":
-        from composer_replication.training.backends import verl_launch, verl_settings
-
-        verl_settings.check_hosted_by_verl(config)
-        verl_launch.require_verl()
     if config.train.backend == "monarch":
         from composer_replication.training.backends import monarch_hosted
 

@@ -16,7 +16,6 @@ from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import (
     OWN_LOOPS,
     Launch,
-    with_backend,
 )
 from composer_replication.cli.train_data import (
     load_examples,
@@ -146,8 +145,8 @@ def train_command(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if config.train.backend in OWN_LOOPS:
-        return with_backend(job, student, data, run, kinds=kinds, **launch)
+    if train_with := OWN_LOOPS.get(config.train.backend):
+        return train_with(job, student, data, run, kinds=kinds, **launch)
     return with_reference(
         job, student, data, run, forked=forked, kinds=kinds, tokenizer=tokenizer, **launch
     )

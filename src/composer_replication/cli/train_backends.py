@@ -47,24 +47,6 @@ class Launch(TypedDict):
     accept_changes: bool
 
 
-def with_backend(
-    job: Job,
-    student: Student,
-    data: Dataset,
-    run: RunDir,
-    *,
-    kinds: frozenset[str] | None,
-    **launch: Unpack[Launch],
-) -> int:
-    """Train with the backend of the settings, which has a loop of its own (`OWN_LOOPS`)."""
-    train = {"trl": with_trl, "monarch": with_monarch}[job.config.train.backend]
-    return train(job, student, data, run, kinds=kinds, **launch)
-
-
-OWN_LOOPS = ("trl", "monarch")
-"""The backends with a loop of their own; the others run training/loop.py (`step_engine_of`)."""
-
-
 def with_trl(
     job: Job,
     student: Student,
@@ -138,6 +120,11 @@ def with_monarch(
     finally:
         shutdown_monarch()
     return finish_run(job, result)
+
+
+OWN_LOOPS = {"trl": with_trl, "monarch": with_monarch}
+"""The backends with a loop of their own, and what runs it; the others run training/loop.py
+(`step_engine_of`)."""
 
 
 def finish_run(job: Job, result: TrainResult) -> int:

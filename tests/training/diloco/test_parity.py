@@ -20,7 +20,7 @@ from composer_replication.training.diloco.outer import (  # noqa: E402
     outer_step,
 )
 from tests.training.diloco.toy_replicas import (  # noqa: E402
-    Child,
+    hashes_of_processes,
     in_threads,
     join_toy,
     reference_hashes,
@@ -65,12 +65,7 @@ def test_average_is_sgd_without_momentum() -> None:
 @pytest.mark.parametrize("num", [1, 2, 3, 4])
 def test_processes_on_a_disk_equal_one_process(num: int, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
-    children = [
-        Child.start(url, slot=slot, rounds=ROUNDS, replicas=num, quorum=num) for slot in range(num)
-    ]
-    reports = [child.end() for child in children]
-    assert [child.process.exitcode for child in children] == [0] * num
-    hashes = [[report["hash"] for report in of_one] for of_one in reports]
+    hashes = hashes_of_processes(url, num=num, rounds=ROUNDS)
     assert hashes == [reference_hashes(range(num), ROUNDS)] * num
 
 

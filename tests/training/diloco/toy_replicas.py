@@ -206,6 +206,16 @@ class Child:
         return reports
 
 
+def hashes_of_processes(url: str, *, num: int, rounds: int) -> list[list[str]]:
+    """The hash after each round of each of `num` replicas, in processes that all end well."""
+    children = [
+        Child.start(url, slot=slot, rounds=rounds, replicas=num, quorum=num) for slot in range(num)
+    ]
+    reports = [child.end() for child in children]
+    assert [child.process.exitcode for child in children] == [0] * num
+    return [[report["hash"] for report in of_one] for of_one in reports]
+
+
 def _child(
     url: str, slot: int | None, rounds: int, point: str, options: dict[str, Any], lines: Any
 ) -> None:
