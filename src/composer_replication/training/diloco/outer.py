@@ -56,11 +56,21 @@ def mean_gradient(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """
     if not deltas or len(deltas) != len(weights):
         raise DataError(f"{len(deltas)} pseudo-gradients with {len(weights)} weights")
-    equal = len(set(weights)) == 1
-    total = deltas[0].clone() if equal else deltas[0] * weights[0]
-    for delta, weight in zip(deltas[1:], weights[1:], strict=True):
-        total.add_(delta if equal else delta * weight)
-    return total.div_(len(deltas) if equal else sum(weights))
+    if len(set(weights)) == 1:
+        return sum_gradients(deltas, ()).div_(len(deltas))
+    return sum_gradients(deltas, weights).div_(sum(weights))
+
+
+def sum_gradients(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The sum in the order given, in memory of its own; () for weights of one.
+
+    >>> sum_gradients([torch.tensor([1.0]), torch.tensor([4.0])], [1, 2]).item()
+    9.0
+    """
+    total = deltas[0] * weights[0] if weights else deltas[0].clone()
+    for at, delta in enumerate(deltas[1:], start=1):
+        total.add_(delta * weights[at] if weights else delta)
+    return total
 
 
 def outer_step(
