@@ -296,7 +296,7 @@ class Exchange:
             live = self.slots.live()
             recent = {slot for slots in self.history for slot in slots}
             joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
-            self._expected = (recent & live.keys()) | joined
+            self._expected = (recent - self.slots.released) | joined
         return self._expected
 
     def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:
