@@ -388,8 +388,8 @@ class _Forward:
 
 
 def _prepare_process() -> None:
-    """What must be so before the first actor: neither a fault nor a message that cannot be delivered
-    is a reason to end this process, and the actors' processes find the same modules."""
+    """What must be so before the first actor: neither a fault nor an undeliverable message is a
+    reason to end this process, and the actors' processes find the same modules."""
     _monarch("actor").unhandled_fault_hook = lambda failure: None
     _monarch("config").configure(message_delivery_timeout=_DELIVERY_TIMEOUT)
     paths = [str(Path(path).resolve()) for path in sys.path if path and Path(path).exists()]
