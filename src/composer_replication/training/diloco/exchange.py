@@ -28,6 +28,7 @@ from composer_replication.training.diloco.flat_weights import vector_sha256
 from composer_replication.training.diloco.outer import (
     OuterSettings,
     OuterState,
+    distance,
     mean_gradient,
     outer_step,
 )
@@ -48,6 +49,7 @@ from composer_replication.training.diloco.round_records import (
 )
 
 _POLLS_PER_REFRESH = 4
+_FIRST_LOOK = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +170,11 @@ class Exchange:
         return self._read_commit(self.round)
 
     def offer(self, delta: Tensor, *, tokens: int, steps: int) -> Tensor:
-        """Publish a pseudo-gradient of `part`; returns what the others will read of it."""
+        """Publish a pseudo-gradient of `part`; returns what the others will read of it (`delta`
+        itself if nothing is left out)."""
         base = self.state.theta[self.part]
         blob = encode_delta(delta, base, codec=self.spec.codec)
-        sent = decode_delta(blob, base)
+        sent = delta if self.spec.codec == "none" else decode_delta(blob, base)
         key = delta_key(self.round, self.claim)
         self.store.create(key, blob)
         offer = Offer(
@@ -198,11 +201,12 @@ class Exchange:
         Raises SlotTakenError if this slot was taken over, SyncError after `stall_s`.
         """
         began, quorum_at, polls = self.clock.monotonic(), None, 0
-        pause = min(self.timing.max_poll_s, max(self.timing.poll_s, self._last_wait_s / 3))
+        pause = self._until_first_look()
         while True:
+            looked = self.clock.monotonic()
             keys = self.store.list(round_folder(self.round))
             if commit_key(self.round) in keys and (commit := self.committed()) is not None:
-                self._last_wait_s = self.clock.monotonic() - began
+                self._last_wait_s = looked - began
                 return commit
             self._offers.read(keys, fetch=self._gathers())
             now = self.clock.monotonic()
@@ -212,12 +216,20 @@ class Exchange:
             if self._is_time(waited) or polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
                 self.check_slot()
             if self._is_time(waited) and (commit := self._propose()) is not None:
-                self._last_wait_s = self.clock.monotonic() - began
+                self._last_wait_s = looked - began
                 return commit
             if now - began > self.timing.stall_s:
                 raise self._stalled()
             self.clock.sleep(pause)
             pause, polls = min(self.timing.max_poll_s, pause * 1.5), polls + 1
+
+    def _until_first_look(self) -> float:
+        """Wait for most of the time that the last round's offers took, as a LIST costs more than a
+        moment; returns how long to wait after a look that came too early."""
+        most, usual = self.timing.max_poll_s, self._last_wait_s
+        if usual > self.timing.poll_s:
+            self.clock.sleep(min(most, usual * _FIRST_LOOK))
+        return min(most, max(self.timing.poll_s, usual * (1.2 - _FIRST_LOOK)))
 
     def mean(self, commit: Commit) -> Tensor:
         """The mean pseudo-gradient of this round's outcome, before it is applied; raises GoneError
@@ -321,16 +333,16 @@ class Exchange:
         gradient = mean_gradient(deltas, self._shares(offers))
         state = self._stepped(gradient)
         norm = float(gradient.norm())
-        spread = sum(float((delta - gradient).norm()) ** 2 for delta in deltas) / len(deltas)
+        spread = sum(distance(delta, gradient) ** 2 for delta in deltas) / len(deltas)
         commit = Commit(
             round=self.round,
             offers=offers,
             theta_sha256=vector_sha256(state.theta),
             by=self.claim.uuid,
             refused=self._offers.refused(),
-            norms=[float(delta.norm()) for delta in deltas],
+            norms=[self._offers.norm(offer) for offer in offers],
             drift=math.sqrt(spread) / norm if norm else 0.0,
-            step_norm=float((state.theta - self.state.theta).norm()),
+            step_norm=distance(state.theta, self.state.theta),
             **self._publish(gradient),
         )
         self._proposed = (commit, state)
