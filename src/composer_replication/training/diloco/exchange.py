@@ -82,6 +82,7 @@ class Exchange:
     _offers: RoundOffers = field(init=False)
     _proposed: tuple[Commit, OuterState] | None = None
     _last_wait_s: float = 0.0
+    _expected: set[int] | None = None
 
     @classmethod
     def join(
@@ -205,12 +206,11 @@ class Exchange:
                 return commit
             self._offers.read(keys, fetch=self._gathers())
             now = self.clock.monotonic()
-            if quorum_at is None and len(self._offers.valid()) >= self.spec.quorum:
+            if quorum_at is None and len(self._offers.offered()) >= self.spec.quorum:
                 quorum_at = now
             waited = 0.0 if quorum_at is None else now - quorum_at
             if self._is_time(waited) or polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
-                self.slots.refresh()
-                self.slots.check_held(self.claim)
+                self.check_slot()
             if self._is_time(waited) and (commit := self._propose()) is not None:
                 self._last_wait_s = self.clock.monotonic() - began
                 return commit
@@ -259,6 +259,7 @@ class Exchange:
     def check_slot(self) -> None:
         """Raise SlotTakenError if this slot was taken over."""
         self.slots.refresh()
+        self._expected = None
         self.slots.check_held(self.claim)
 
     def leave(self) -> None:
@@ -267,14 +268,16 @@ class Exchange:
 
     def expected(self) -> set[int]:
         """The slots that a proposal waits for: those of the last commits, and those that joined."""
-        live = self.slots.live()
-        recent = {slot for slots in self.history for slot in slots}
-        joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
-        return (recent & live.keys()) | joined
+        if self._expected is None:
+            live = self.slots.live()
+            recent = {slot for slots in self.history for slot in slots}
+            joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
+            self._expected = (recent & live.keys()) | joined
+        return self._expected
 
     def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:
         self.state, self.round, self.theta_sha256 = state, number, sha256
-        self._proposed = None
+        self._proposed = self._expected = None
         self._offers = RoundOffers(
             store=self.store,
             slots=self.slots,
@@ -299,20 +302,20 @@ class Exchange:
 
     def _is_time(self, waited_s: float) -> bool:
         """Whether to propose now; a publisher's deputies wait twice as long as it does."""
-        offers = self._offers.valid()
-        if len(offers) < self.spec.quorum:
+        offered = self._offers.offered()
+        if len(offered) < self.spec.quorum:
             return False
         if waited_s >= self.timing.grace_s * (1 if self._gathers() else 2):
             return True
-        if self.round == 0 and len(offers) < self.spec.replicas:
+        if self.round == 0 and len(offered) < self.spec.replicas:
             return False
-        return self._gathers() and offers.keys() >= self.expected()
+        return self._gathers() and offered >= self.expected()
 
     def _propose(self) -> Commit | None:
         """Create the commit of what was offered; returns the one that stands, None if no offer can
         be used."""
         offers = self._offers.accepted(max_norm_ratio=self.spec.max_norm_ratio)
-        if not offers:
+        if not offers or len(self._offers.valid()) < self.spec.quorum:
             return None
         deltas = [self._offers.delta(offer) for offer in offers]
         gradient = mean_gradient(deltas, self._shares(offers))
@@ -360,10 +363,8 @@ class Exchange:
         return mean_gradient(deltas, self._shares(commit.offers))
 
     def _stalled(self) -> SyncError:
-        offered, waiting = (
-            sorted(self._offers.valid()),
-            sorted(self.expected() - self._offers.valid().keys()),
-        )
+        slots = self._offers.offered()
+        offered, waiting = sorted(slots), sorted(self.expected() - slots)
         return SyncError(
             f"round {self.round} had no outcome after {self.timing.stall_s:g} s: slots {offered}"
             f" offered, a quorum is {self.spec.quorum}, slots {waiting} are waited for",

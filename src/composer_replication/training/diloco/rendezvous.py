@@ -89,12 +89,17 @@ class Slots:
     store: BlobStore
     newest: dict[int, SlotClaim] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
+    _keys: Sequence[str] = ()
 
     def refresh(self) -> None:
         """Read the claims: one LIST, and one GET for each new one."""
+        keys = self.store.list("slots")
+        if keys == self._keys:  # they are added, and never changed
+            return
+        self._keys = keys
         newest: dict[int, int] = {}
         left: set[tuple[int, int]] = set()
-        for key in self.store.list("slots"):
+        for key in keys:
             if (found := read_claim_key(key)) is None:
                 continue
             slot, epoch, is_left = found
