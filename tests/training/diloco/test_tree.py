@@ -32,7 +32,8 @@ from composer_replication.training.diloco.simulated_world import (  # noqa: E402
     SimulatedStore,
     Simulation,
 )
-from tests.training.diloco.test_faults import Damaging, commit_of, memory_store  # noqa: E402
+from tests.training.diloco.faulty_stores import DamagingStore  # noqa: E402
+from tests.training.diloco.test_faults import commit_of, memory_store  # noqa: E402
 from tests.training.diloco.toy_replicas import (  # noqa: E402
     INNER_STEPS,
     PATIENT,
@@ -234,7 +235,7 @@ def test_a_damaged_sum_is_left_out_and_its_moves_are_kept() -> None:
     """The root cannot read the sum of group 1: its members' moves go into the next round."""
     store = memory_store()
     spec = toy_spec(replicas=4, quorum=1, gather="tree", fanout=2)
-    damaged = Damaging(shared(store), what="/sum/1.0001", times=5)  # as often as it is read
+    damaged = DamagingStore(shared(store), what="/sum/1.0001", times=5)  # as often as it is read
 
     def replica(slot: int) -> list[Any]:
         mine: Any = damaged if slot == 0 else shared(store)

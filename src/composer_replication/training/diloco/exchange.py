@@ -29,6 +29,7 @@ from composer_replication.training.diloco.flat_weights import vector_sha256
 from composer_replication.training.diloco.outer import (
     OuterSettings,
     OuterState,
+    distance,
     mean_gradient,
     outer_step,
 )
@@ -50,6 +51,7 @@ from composer_replication.training.diloco.round_records import (
 from composer_replication.training.diloco.tree_gather import TreeGather
 
 _POLLS_PER_REFRESH = 4
+_FIRST_LOOK = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +182,11 @@ class Exchange:
         return self._read_commit(self.round)
 
     def offer(self, delta: Tensor, *, tokens: int, steps: int) -> Tensor:
-        """Publish a pseudo-gradient of `part`; returns what the others will read of it."""
+        """Publish a pseudo-gradient of `part`; returns what the others will read of it (`delta`
+        itself if nothing is left out)."""
         base = self.state.theta[self.part]
         blob = encode_delta(delta, base, codec=self.spec.codec)
-        sent = decode_delta(blob, base)
+        sent = delta if self.spec.codec == "none" else decode_delta(blob, base)
         key = delta_key(self.round, self.claim)
         self.store.create(key, blob)
         offer = Offer(
@@ -210,15 +213,15 @@ class Exchange:
         Raises SlotTakenError if this slot was taken over, SyncError after `stall_s`.
         """
         began, quorum_at, polls = self.clock.monotonic(), None, 0
-        pause = min(self.timing.max_poll_s, max(self.timing.poll_s, self._last_wait_s / 3))
+        pause = self._until_first_look()
         while True:
-            now = self.clock.monotonic()
+            looked = self.clock.monotonic()
             if self.tree is not None:
-                commit = self.committed() or self.tree.climb(now - began)
+                commit = self.committed() or self.tree.climb(looked - began)
             else:
                 commit, quorum_at = self._look(quorum_at)
             if commit is not None:
-                self._last_wait_s = self.clock.monotonic() - began
+                self._last_wait_s = looked - began
                 return commit
             if polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
                 self.check_slot()
@@ -226,6 +229,16 @@ class Exchange:
                 raise self._stalled()
             self.clock.sleep(pause)
             pause, polls = min(self.timing.max_poll_s, pause * 1.5), polls + 1
+
+    def _until_first_look(self) -> float:
+        """Wait for most of the time that the last round's offers took, as a LIST costs more than a
+        moment; returns how long to wait after a look that came too early."""
+        most, usual = self.timing.max_poll_s, self._last_wait_s
+        if self.tree is not None:  # whose turn comes on the lowest level is not late on the others
+            return self.timing.poll_s
+        if usual > self.timing.poll_s:
+            self.clock.sleep(min(most, usual * _FIRST_LOOK))
+        return min(most, max(self.timing.poll_s, usual * (1.2 - _FIRST_LOOK)))
 
     def _look(self, quorum_at: float | None) -> tuple[Commit | None, float | None]:
         """The outcome, proposed if the time has come, and since when there is a quorum."""
@@ -345,13 +358,13 @@ class Exchange:
         deltas = [self.offers.delta(offer) for offer in offers]
         gradient = mean_gradient(deltas, self._shares(offers))
         norm = float(gradient.norm())
-        spread = sum(float((delta - gradient).norm()) ** 2 for delta in deltas) / len(deltas)
+        spread = sum(distance(delta, gradient) ** 2 for delta in deltas) / len(deltas)
         return self.commit(
             gradient,
             offers=offers,
             count=len(offers),
             refused=self.offers.refused(),
-            norms=[float(delta.norm()) for delta in deltas],
+            norms=[self.offers.norm(offer) for offer in offers],
             drift=math.sqrt(spread) / norm if norm else 0.0,
         )
 
@@ -363,7 +376,7 @@ class Exchange:
             round=self.round,
             theta_sha256=vector_sha256(state.theta),
             by=self.claim.uuid,
-            step_norm=float((state.theta - self.state.theta).norm()),
+            step_norm=distance(state.theta, self.state.theta),
             **about,
         )
         self._proposed = (commit, state)
