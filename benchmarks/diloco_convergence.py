@@ -1,7 +1,7 @@
 """Four replicas that meet every 20 steps beside data-parallel training on the same tokens: the
 held-out loss of two tiny models.
 
-    python benchmarks/diloco_convergence.py [--seeds 5] [--write FILE]
+    python benchmarks/diloco_convergence.py [--task sequences|text] [--seeds 3]
 
 - `sequences`: 400 steps of a Qwen3 of 62,000 weights on arithmetic sequences; the step of each has
   to be seen from its first two numbers, so no loss is below ln(7) / 23
@@ -217,8 +217,9 @@ def measure(task: Task, *, seeds: int) -> dict[str, Any]:
 def main() -> None:
     """Print the numbers as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--task", choices=sorted(TASKS), default="sequences")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--write", type=Path, help="a JSON file, to which the result is added")
     options = parser.parse_args()
     torch.set_num_threads(1)
     result = {
@@ -226,12 +227,15 @@ def main() -> None:
         "every": EVERY,
         "steps": STEPS,
         "floor_of_sequences": round(FLOOR, 4),
-        "sequences": measure(sequences(), seeds=options.seeds),
-        "text": measure(text(), seeds=1),
+        options.task: measure(TASKS[options.task](), seeds=options.seeds),
     }
     if options.write:
-        options.write.write_text(json.dumps(result, indent=1) + "\n")
+        old = json.loads(options.write.read_text()) if options.write.exists() else {}
+        options.write.write_text(json.dumps({**old, **result}, indent=1) + "\n")
     print(json.dumps(result, indent=1))
+
+
+TASKS = {"sequences": sequences, "text": text}
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def recompose(work: Work, *words: str) -> float:
 
 def train(work: Work, name: str, *words: str) -> float:
     """Train a run, unless it is there; the seconds."""
-    if (work.run(name).path / "metrics.jsonl").exists():
+    if (work.folder / "runs" / name).exists():
         return 0.0
     return recompose(work, "train", "--name", name, *words)
 
@@ -54,9 +54,9 @@ def measure(work: Work) -> dict[str, Any]:
         *("--replicas", str(REPLICAS), "--sync", f"file://{meeting.absolute()}"),
         *("--train.sync.every", str(EVERY), "--train.sync.outer", OUTER),
     )
-    run, single = work.run(TOGETHER), work.run(SINGLE)
-    recompose(work, "evaluate", str(run.path), "--against", f"{SINGLE}={single.path}")
-    table = json.loads((run.path / "evaluation.json").read_text("utf-8"))
+    run, single = (work.folder / "runs" / name for name in (TOGETHER, SINGLE))
+    recompose(work, "evaluate", str(run), "--against", f"{SINGLE}={single}")
+    table = json.loads((run / "evaluation.json").read_text("utf-8"))
     rows = {row["name"]: {key: row[key] for key in _NUMBERS} for row in table["rows"]}
     paired = [
         {key: entry[key] for key in ("a", "b", "difference", "low", "high")}
@@ -70,7 +70,7 @@ def measure(work: Work) -> dict[str, Any]:
         "seconds": {SINGLE: single_s, TOGETHER: replicas_s},
         "rounds": [
             {key: event[key] for key in ("round", "slots", "drift", "kl")}
-            for event in rounds_of_run(run.path)
+            for event in rounds_of_run(run)
         ],
     }
 
