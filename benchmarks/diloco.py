@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -121,6 +122,7 @@ def measure(megabytes: int, *, replicas: int, rounds: int, url: str) -> dict[str
         "megabytes": megabytes,
         "replicas": replicas,
         "rounds": rounds,
+        "load_of_cores": [round(os.getloadavg()[0], 1), os.cpu_count()],
         "bytes_to_ideal": round(max(moved) / ideal, 5),
         **requests(syncs),
         "gets_allowed": 2 * replicas + 2,

@@ -3,7 +3,7 @@ held-out loss of two tiny models.
 
     python benchmarks/diloco_convergence.py [--task sequences|text] [--seeds 3]
 
-- `sequences`: 400 steps of a Qwen3 of 62,000 weights on arithmetic sequences; the step of each has
+- `sequences`: 400 steps of a Qwen3 of width 48 on arithmetic sequences; the step of each has
   to be seen from its first two numbers, so no loss is below ln(7) / 23
 - `text`: 400 steps of the student of 0.43M weights on this package's source, as bytes; every tenth
   file is held out. After so few steps the batch size decides
