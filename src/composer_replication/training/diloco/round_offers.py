@@ -46,6 +46,7 @@ class RoundOffers:
     _listed: frozenset[str] = frozenset()
     _offers: dict[str, Offer | None] = field(default_factory=dict)
     _deltas: dict[str, Tensor] = field(default_factory=dict)
+    _norms: dict[str, float] = field(default_factory=dict)
     _bad: dict[str, str] = field(default_factory=dict)
 
     def add(self, key: str, offer: Offer, delta: Tensor) -> None:
@@ -90,7 +91,7 @@ class RoundOffers:
             self._fetch(offer)
             if (delta := self._deltas.get(offer.blob)) is None:
                 continue
-            norms[slot] = float(delta.norm())
+            norms[slot] = self._norms[offer.blob] = float(delta.norm())
             if not math.isfinite(norms[slot]):
                 self._bad[offer.uuid] = "not finite"
                 del norms[slot]
@@ -100,6 +101,10 @@ class RoundOffers:
                 self._bad[offers[slot].uuid] = f"its norm {norm:.3g} is above {limit:.3g}"
                 del norms[slot]
         return [offers[slot] for slot in norms]
+
+    def norm(self, offer: Offer) -> float:
+        """The norm of an accepted offer's pseudo-gradient."""
+        return self._norms[offer.blob]
 
     def refused(self) -> dict[str, str]:
         """Why offers do not count, by their replica's uuid."""
