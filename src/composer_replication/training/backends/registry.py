@@ -127,7 +127,9 @@ TRL = Backend(
     below=(1, 17),
     beside=("datasets>=5.2,<6",),
     hosts={
-        **dict.fromkeys(("policy", "hint_full", "preference", "rollouts", "lora"), "yes"),
+        **dict.fromkeys(
+            ("policy", "hint_full", "hint_sampled", "preference", "rollouts", "lora"), "yes"
+        ),
         "ranks": "replicated",
         "resume": "yes",
     },
