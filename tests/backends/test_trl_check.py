@@ -17,6 +17,7 @@ import torch
 
 from composer_replication.core.errors import AlignmentError
 from composer_replication.tokens.example import SampledMessage
+from composer_replication.training.backends.trl_settings import check_hosted
 from composer_replication.training.inputs import StepInputs
 from tests.backends.checked import compare, settings, student
 
@@ -40,6 +41,25 @@ def test_trls_step_is_the_reference_trainers(train: dict[str, Any]) -> None:
         assert comparison.passes and "gradient" in comparison.differences, comparison.text()
     norms = [comparison.reference.grad_norm for comparison in comparisons]
     assert len({round(norm, 6) for norm in norms}) == 4, "a channel that adds nothing"
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        {"estimator": "sampled_token", "divergence": "kl(student, teacher)"},
+        {"estimator": "top_k", "top_k": 8, "support": "teacher", "rest": "renormalised"},
+        {"divergence": "eopd", "entropy": {"tau": 0.1, "top": 4}},
+        {"divergence": "soft_gate", "entropy": {"h_max": 2.0}, "mean": "token"},
+        {"divergence": "taid", "taid": {"schedule": "fixed", "t_start": 0.3}},
+    ],
+)
+def test_every_divergence_and_estimator_is_passed_on(hint: dict[str, Any]) -> None:
+    config = settings(hint={"weight": 1.0, **hint}, preference={"weight": 0.0})
+    check_hosted(config, pairs=())
+    comparisons = compare(config)
+    assert [" + ".join(comparison.channels) for comparison in comparisons] == SCENARIOS[:2]
+    for comparison in comparisons:
+        assert comparison.passes, comparison.text()
 
 
 def test_adapters_too() -> None:
