@@ -46,6 +46,7 @@ VERBS: dict[str, str] = {
     "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
     "diloco": "`diloco simulate`: time, bytes and dollars of many replicas, before any is rented.",
+    "tasks": "`tasks make REPO...`: your repositories with tests -> tasks that tests judge.",
     "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
     "report": "A run, or the audit of your logs, as one HTML page.",
     "export": "A run's student -> a folder that servers read, and the command that serves it.",

@@ -95,7 +95,10 @@ class TreeSandbox:
             "program": [self.python, *arguments],
             "env": {**runtime.env, **(env or {})},
             "cwd": "/repo" if tree is not None else "/",
-            "read_only": [*runtime.read_only, *self.read_only],
+            "read_only": [
+                (os.path.abspath(outside), inside)
+                for outside, inside in (*runtime.read_only, *self.read_only)
+            ],
             "hidden": list(runtime.hidden),
             "tree": str(tree.resolve()) if tree is not None else None,
             **asdict(self.limits),

@@ -160,9 +160,7 @@ def _give_away(folder: str, owner: int | None) -> None:
             os.chmod(path, (os.stat(path).st_mode & 0o777) | 0o600)
 
 
-def _run(
-    libc: CDLL, machine: isolation.Machine, spec: dict[str, Any], *, as_root: bool
-) -> None:
+def _run(libc: CDLL, machine: isolation.Machine, spec: dict[str, Any], *, as_root: bool) -> None:
     """Become the program; never returns."""
     try:
         with open("/proc/sys/user/max_user_namespaces", "w", encoding="ascii") as file:
