@@ -58,7 +58,7 @@ def judge_change(
     covering = set(tests)
     others = [name for name in survey.steady if name not in covering]
     others.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
-    keep = sorted({*keep, *affordable(others, survey.durations, most=OTHERS)})
+    keep = sorted({*keep, *affordable(others[:OTHERS], survey.durations)})
     if earns(runner, files=files, must_pass=failing, must_keep=keep).reward:
         return JudgedChange(refused="doing nothing earns a reward")
     original = earns(runner, files={}, must_pass=failing, must_keep=keep)
@@ -94,15 +94,13 @@ def earns(
     return EarnedReward(reward=1.0, reason="", run=run)
 
 
-def affordable(
-    tests: Sequence[str], durations: Mapping[str, float], *, most: int = MAX_TESTS
-) -> list[str]:
+def affordable(tests: Sequence[str], durations: Mapping[str, float]) -> list[str]:
     """The cheapest of some tests, up to a number and a few seconds, in the order of their names."""
     chosen: list[str] = []
     left = TESTS_S
     for name in sorted(tests, key=lambda name: (round(durations.get(name, 0.0), 1), name)):
         left -= durations.get(name, 0.0)
-        if chosen and (left < 0 or len(chosen) >= most):
+        if chosen and (left < 0 or len(chosen) >= MAX_TESTS):
             break
         chosen.append(name)
     return sorted(chosen)

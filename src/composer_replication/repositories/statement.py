@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from composer_replication.repositories.python_changes import Symbol
 
 _SHOWN = 6
-_TELLING = 25
+_TELLING = 20
 """Characters from which on a line of code is specific enough to be an answer."""
 
 
