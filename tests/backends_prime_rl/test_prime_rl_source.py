@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from composer_replication.training.backends.prime_rl_settings import (
     write_files,
 )
 from composer_replication.training.backends.prime_rl_step import Inputs, student_logprobs
+from composer_replication.training.run.optimiser import BETAS, learning_rate
 from tests.training.small_student import gradients, make_config, make_student, start_trainer
 from tests.training.test_channels import perturbed
 from tests.training.test_prime_rl import (
@@ -203,24 +205,50 @@ def test_a_wrong_shape_is_refused_inside_prime_rl(source: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_the_settings_file_is_one_of_prime_rls(source: Path, tmp_path: Path, nodes: int) -> None:
-    path = write_files(hosted(), folder=tmp_path, num_nodes=nodes)
-    values = tomllib.loads(path.read_text("utf-8"))
-    trainer = theirs("configs.trainer").TrainerConfig.model_validate(
-        {name: values["trainer"][name] for name in ("loss", "optim", "scheduler")}
+def test_the_settings_file_is_one_of_prime_rls(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    config = hosted(
+        student={"model": "Qwen/Qwen3-0.6B"}, prime_rl={"nodes": nodes}, max_grad_norm=1.0
     )
-    assert trainer.loss.import_path == LOSS
-    rl = theirs("configs.rl")
-    deployment = (
-        rl.SingleNodeDeploymentConfig if nodes == 1 else rl.MultiNodeDeploymentConfig
-    ).model_validate(values["deployment"])
-    assert deployment.gpus_per_node == 8
-    orchestrator = values["orchestrator"]
-    algo = theirs("configs.algorithm").GRPOAlgoConfig.model_validate(orchestrator["algo"])
-    assert algo.type == "grpo"
-    sampling = theirs("configs.orchestrator").TrainSamplingConfig
-    assert sampling.model_validate(orchestrator["train"]["sampling"]).temperature == 1.0
-    assert rl.SharedCheckpointConfig.model_validate(values["ckpt"]).interval == 10
-    assert set(values) <= set(rl.RLConfig.model_fields)
-    known = theirs("configs.orchestrator").OrchestratorConfig.model_fields
-    assert set(orchestrator) <= set(known)
+    path = write_files(config, folder=tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # where the plugin with our tasks lies
+    values = tomllib.loads(path.read_text("utf-8"))
+    read = theirs("configs.rl").RLConfig.model_validate(values)
+    assert read.deployment.gpus_per_node == 8 and (read.slurm is not None) == (nodes > 1)
+    assert read.trainer.loss.import_path == LOSS
+    assert (read.trainer.optim.betas1, read.trainer.optim.betas2) == BETAS
+    assert read.trainer.optim.max_norm == 1.0
+    assert read.orchestrator.max_off_policy_steps == config.rollouts.max_staleness
+    assert read.orchestrator.algo.type == "grpo"
+    assert read.orchestrator.train.sampling.temperature == 1.0
+    assert read.ckpt.interval == 10
+
+
+def test_the_schedule_of_the_file_is_the_reference_trainers(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their warm-up starts at 0, one step before ours; behind it the rates are one step apart."""
+    optimisers = types.ModuleType("prime_rl.trainer.optim")  # the real one imports Muon and CUDA
+    optimisers.OffloadOptimizer = optimisers.OptimizerLike = type("Offload", (), {})  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "prime_rl.trainer.optim", optimisers)
+    train = hosted(steps=12, warmup_steps=3).train
+    values = tomllib.loads(
+        write_files(hosted(steps=12, warmup_steps=3), folder=tmp_path).read_text("utf-8")
+    )
+    config = theirs("configs.trainer").TrainerConfig.model_validate(
+        {"scheduler": values["trainer"]["scheduler"], "max_steps": values["max_steps"]}
+    )
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimiser = torch.optim.AdamW([weight], lr=train.learning_rate)
+    rates = theirs("trainer.scheduler").setup_scheduler(
+        optimiser, config.scheduler, max_steps=train.steps, lr=train.learning_rate
+    )
+    found = []
+    for _ in range(train.steps):
+        found.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        rates.step()
+    wanted = [learning_rate(train, step) for step in range(train.steps)]
+    assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= train.learning_rate / 3
+    assert found[4:] == pytest.approx(wanted[4:], abs=train.learning_rate / 8)

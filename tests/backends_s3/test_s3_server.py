@@ -3,12 +3,8 @@ a kill at each point of the protocol, and what a round asks of the server."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +14,9 @@ pytest.importorskip("moto", reason="moto is not installed (make backends)")
 
 from composer_replication.core.errors import SyncError  # noqa: E402
 from composer_replication.training.diloco.blob_store import open_store  # noqa: E402
+from scripts.diloco_chaos import chaos_on  # noqa: E402
+from tests.training.diloco.chaos import FAULTS, draw_faults  # noqa: E402
+from tests.training.diloco.s3_server import s3_bucket  # noqa: E402
 from tests.training.diloco.toy_replicas import (  # noqa: E402
     Child,
     hashes_of_processes,
@@ -34,41 +33,9 @@ ROUNDS = 4
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The URL of a bucket on an S3 server of this machine; its address is in the environment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    endpoint = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }.items():
-            patch.setenv(name, value)
-        try:
-            _make_bucket(f"{endpoint}/replicas")
-            yield "s3://replicas"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _make_bucket(url: str) -> None:
-    for _ in range(200):
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("the S3 server did not start")
+    """The URL of a bucket on an S3 server of this machine."""
+    with s3_bucket() as url:
+        yield url
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 4])
@@ -112,3 +79,12 @@ def test_a_round_asks_little_of_the_server(bucket: str) -> None:
 def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
     with pytest.raises(SyncError, match=r"spec\.json could not be written"):
         join_toy(open_store("s3://nowhere/x"), 0, toy_spec())
+
+
+def test_chaos_behind_a_proxy_that_answers_wrongly(tmp_path: Path) -> None:
+    """Every kind of fault once; scripts/diloco_chaos.py --store s3 plays 200 rounds."""
+    with chaos_on("s3", folder=tmp_path, seed=3) as chaos:
+        records = [chaos.play_round(fault) for fault in draw_faults(len(FAULTS), seed=3)]
+        summary = chaos.summary(records)
+    assert (summary["diverged_rounds"], summary["faults_without_effect"]) == (0, [])
+    assert summary["commits_per_round"] == {"least": 1, "most": 1}

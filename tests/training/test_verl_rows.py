@@ -13,7 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from composer_replication.cli.train_backends import step_engine_of
+from composer_replication.cli.train_backends import check_resumable, step_engine_of
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
@@ -220,9 +220,10 @@ def test_the_settings_of_the_cluster_are_hosted(repository_root: Path) -> None:
 def test_a_run_of_verl_is_not_resumed() -> None:
     config = Config.model_validate({"train": {"backend": "verl"}})
     with pytest.raises(ConfigError, match="optimiser states"):
-        step_engine_of(config, resume=True)
-    assert step_engine_of(config, resume=False) is not None
-    assert step_engine_of(Config(), resume=True) is None
+        check_resumable("verl")
+    check_resumable("trl")
+    assert step_engine_of(config) is not None
+    assert step_engine_of(Config()) is None
 
 
 def test_workers_that_cannot_be_spread_evenly_are_refused() -> None:

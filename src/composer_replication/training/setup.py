@@ -115,13 +115,15 @@ def open_training(
         on_progress=on_progress,
     )
     check_exchange(config, exchange, num_ranks=accelerator.num_processes)
-    env_sha256 = "" if live is None else live.task_source.sha256()
+    identity = {
+        "start_sha256": weights_sha256(student.model),
+        "env_sha256": "" if live is None else live.task_source.sha256(),
+    }
     with ExitStack() as stack:
         shared = None
         if exchange is not None:
             stack.enter_context(run_logger.attempt())  # before a slot is taken in the run's name
-            hashes = {"start_sha256": weights_sha256(student.model), "env_sha256": env_sha256}
-            joined = exchange.join(config, student=student, identity=hashes, run=run)
+            joined = exchange.join(config, student=student, identity=identity, run=run)
             shared = stack.enter_context(joined)
             config = shared.config
             live = None if live is None else replace(live, config=config)
@@ -130,11 +132,7 @@ def open_training(
         if trainer.models.why_rows:
             data.check_rows(config.train)
         sampler = data.sampler(config)
-        identity = {
-            "data_sha256": data.sha256(),
-            "start_sha256": weights_sha256(student.model),
-            "env_sha256": env_sha256,
-        }
+        identity["data_sha256"] = data.sha256()
         trainer.on_progress = run_logger.progress
         rollback, rollouts = None, None
         if live is not None:

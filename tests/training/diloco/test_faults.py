@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from composer_replication.training.diloco.round_records import (  # noqa: E402
     commit_key,
     from_bytes,
 )
+from tests.training.diloco.faulty_stores import DamagingStore, answered_wrongly  # noqa: E402
 from tests.training.diloco.toy_replicas import (  # noqa: E402
     INNER_STEPS,
     PATIENT,
@@ -169,36 +169,13 @@ def test_a_replica_whose_weights_are_not_finite_stops() -> None:
         replica.sync(local, tokens=1, steps=1)
 
 
-class Damaging:
-    """A store that changes a byte of what is read, `times` times."""
-
-    def __init__(self, inner: ObjectStore, *, what: str, times: int) -> None:
-        self.inner, self.what, self.times, self.traffic = inner, what, times, inner.traffic
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self.inner.create(key, data)
-
-    def get(self, key: str) -> bytes | None:
-        data = self.inner.get(key)
-        if data is not None and self.what in key and self.times > 0:
-            self.times -= 1
-            return data[:-1] + bytes([data[-1] ^ 1])
-        return data
-
-    def list(self, prefix: str) -> Sequence[str]:
-        return self.inner.list(prefix)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self.inner.delete(keys)
-
-
 @pytest.mark.parametrize(("times", "slots"), [(1, [0, 1]), (100, [1])])
 def test_a_damaged_blob_is_read_again_and_then_left_out(times: int, slots: list[int]) -> None:
     """Replica 1 alone proposes, and reads what replica 0 has offered."""
     store, spec = memory_store(), toy_spec()
     model, first = join_toy(shared(store), 0, spec)
     first.exchange.offer(first.base - model.train(), tokens=1, steps=1)
-    damaged = Damaging(shared(store), what="/delta/", times=times)
+    damaged = DamagingStore(shared(store), what="/delta/", times=times)
     (result,) = train_toy(*join_toy(damaged, 1, spec, timing=AT_ONCE), until=1)  # pyright: ignore
     assert result.commits[0].slots == slots
     commit = first.exchange.settle()
@@ -226,22 +203,14 @@ def test_another_spec_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["409, nothing stored", "reply lost"])
-def test_exists_already_is_not_believed(monkeypatch: pytest.MonkeyPatch, stored: bool) -> None:
+def test_exists_already_is_not_believed(stored: bool) -> None:
     """S3 answers 409 and has kept nothing; or it has kept mine, and the answer was lost."""
-    store, real, calls = memory_store(), obstore.put, []
-
-    def put(where: Any, key: str, data: bytes, **options: Any) -> Any:
-        calls.append(key)
-        if len(calls) == 1:
-            if stored:
-                real(where, key, data, **options)
-            raise obstore.exceptions.AlreadyExistsError("409 ConditionalRequestConflict")
-        return real(where, key, data, **options)
-
-    monkeypatch.setattr(obstore, "put", put)
-    assert store.create("a", b"mine") is True
-    assert store.get("a") == b"mine" and len(calls) == (1 if stored else 2)
-    assert store.create("a", b"other") is False
+    store = memory_store()
+    conflict = obstore.exceptions.AlreadyExistsError("409 ConditionalRequestConflict")
+    with answered_wrongly("put", "a", conflict, stored=stored) as calls:
+        assert store.create("a", b"mine") is True
+        assert store.get("a") == b"mine" and len(calls) == (1 if stored else 2)
+        assert store.create("a", b"other") is False
 
 
 def test_garbage_is_collected_and_commits_are_kept() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -27,6 +25,7 @@ from composer_replication.training.diloco.flat_weights import (
 )
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
+from tests.training.diloco.faulty_stores import DyingStore
 
 INNER_STEPS = 3
 PATIENT = Timing(grace_s=120.0, stall_s=120.0, poll_s=0.005, max_poll_s=0.05)
@@ -145,34 +144,6 @@ def in_threads(*works: Callable[[], Any]) -> list[Any]:
     return results
 
 
-class DyingStore:
-    """A store whose process is killed at a point of the protocol, e.g. "before /offer/"."""
-
-    def __init__(self, inner: ObjectStore, point: str) -> None:
-        self.inner, self.traffic = inner, inner.traffic
-        self.when, self.what, number = [*point.split(), "1"][:3]
-        self.left = int(number)
-
-    def create(self, key: str, data: bytes) -> bool:
-        hit = self.what in key
-        self.left -= hit
-        if hit and self.left == 0 and self.when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        won = self.inner.create(key, data)
-        if hit and self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return won
-
-    def get(self, key: str) -> bytes | None:
-        return self.inner.get(key)
-
-    def list(self, prefix: str) -> Sequence[str]:
-        return self.inner.list(prefix)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self.inner.delete(keys)
-
-
 @dataclass(slots=True)
 class Child:
     """A replica in a process of its own, e.g. Child.start(url, slot=1, rounds=5)."""
@@ -238,3 +209,7 @@ def _child(
         lines.close()
         lines.join_thread()
         sys.exit(error.exit_code)
+
+
+# An optimiser imports half of PyTorch: once, in the server that the processes are forked from.
+ToyModel(0)

@@ -11,19 +11,19 @@ later must stay at its default until it is named here, so none is ever ignored s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from composer_replication.core.config.base import Settings, stage_seed
-from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS, RolloutSettings
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.backends.refusals import Rule, refuse, unread_rules
 from composer_replication.training.backends.trl import ComposerReplicationConfig
 from composer_replication.training.forwards.objectives import clips
 
@@ -74,14 +74,13 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """TRL's settings for the objectives of forwards/objectives.py. Its dapo and cispo also divide by
 the tokens of flat groups, so they are other losses."""
-_REFERENCE = "or use train.backend = reference"
 
 
 def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     """Raise ConfigError for a setting under which the TRL backend would train something else than
     was asked for."""
     train, rollouts = config.train, config.rollouts
-    rules: list[tuple[bool, str, str, str]] = [
+    rules: list[Rule] = [
         (
             rollouts.env not in BUILT_IN_ENVS,
             "rollouts.env",
@@ -147,39 +146,8 @@ def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
                 "say how many pairs a step has",
             ),
         ]
-    for name, value, default in _changed_settings(config):
-        if name not in HOSTED and name not in WITHOUT_EFFECT:
-            rules.append(
-                (
-                    True,
-                    name,
-                    f"it does not read {name} (= {value!r})",
-                    f"leave it at {default!r}, {_REFERENCE}",
-                )
-            )
-    for is_broken, where, problem, fix in rules:
-        if is_broken:
-            raise ConfigError(f"the TRL backend cannot do this: {problem}", where=where, fix=fix)
-
-
-def _changed_settings(config: Config) -> Iterator[tuple[str, Any, Any]]:
-    """(name, value, default) of the settings of train and rollouts that are not at their
-    default."""
-    for group, settings, default in (
-        ("train", config.train, TrainSettings()),
-        ("rollouts", config.rollouts, RolloutSettings()),
-    ):
-        pairs = zip(walk_settings(group, settings), walk_settings(group, default), strict=True)
-        yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
-
-
-def walk_settings(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Settings and their values, by dotted name."""
-    if not isinstance(value, Settings):
-        yield name, value
-        return
-    for key in type(value).model_fields:
-        yield from walk_settings(f"{name}.{key}", getattr(value, key))
+    rules += unread_rules(config, groups=("train", "rollouts"), read=HOSTED | WITHOUT_EFFECT.keys())
+    refuse("trl", rules)
 
 
 def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:

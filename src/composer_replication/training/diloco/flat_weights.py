@@ -56,9 +56,10 @@ class FlatWeights:
             p.copy_(part.view(p.shape))
 
     def rounded(self, theta: Tensor) -> Tensor:
-        """What `read` returns after `write(theta)`: a model in bfloat16 keeps less than theta."""
+        """What `read` returns after `write(theta)`: a model in bfloat16 keeps less than theta, one
+        in float32 theta itself."""
         if all(p.dtype == torch.float32 for _, p in self.named):
-            return theta.clone()
+            return theta
         parts = zip(self.named, self._parts(theta), strict=True)
         return torch.cat([part.to(p.dtype).float() for (_, p), part in parts])
 

@@ -9,6 +9,7 @@ the bits of one process that runs it. Source: Douillard et al. 2023, DiLoCo (231
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ PRESETS = {
     "average": OuterSettings(learning_rate=1.0, momentum=0.0),
 }
 """`average` takes the mean of the replicas' weights: no momentum moves the policy on its own."""
+_BLOCK = 1 << 18
+"""Numbers of a vector that stay in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,24 @@ def mean_gradient(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """
     if not deltas or len(deltas) != len(weights):
         raise DataError(f"{len(deltas)} pseudo-gradients with {len(weights)} weights")
-    equal = len(set(weights)) == 1
-    total = deltas[0].clone() if equal else deltas[0] * weights[0]
-    for delta, weight in zip(deltas[1:], weights[1:], strict=True):
-        total.add_(delta if equal else delta * weight)
-    return total.div_(len(deltas) if equal else sum(weights))
+    if len(set(weights)) == 1:
+        return sum_gradients(deltas, ()).div_(len(deltas))
+    return sum_gradients(deltas, weights).div_(sum(weights))
+
+
+def sum_gradients(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The sum in the order given, in memory of its own; () for weights of one.
+
+    >>> sum_gradients([torch.tensor([1.0]), torch.tensor([4.0])], [1, 2]).item()
+    9.0
+    """
+    if not weights and len(deltas) > 1:
+        total, done = deltas[0] + deltas[1], 2  # one pass over memory less than a copy
+    else:
+        total, done = deltas[0] * weights[0] if weights else deltas[0].clone(), 1
+    for at, delta in enumerate(deltas[done:], start=done):
+        total.add_(delta * weights[at] if weights else delta)
+    return total
 
 
 def outer_step(
@@ -73,10 +89,28 @@ def outer_step(
     >>> outer_step(state, torch.tensor([0.5, -0.5]), settings=plain).theta.tolist()
     [1.5, 2.5]
     """
-    theta, momentum = state.theta.clone(), state.momentum.clone()
-    step = gradient
+    momentum, step = state.momentum, gradient
     if settings.momentum:
-        momentum[part].mul_(settings.momentum).add_(gradient)
+        momentum = _with_part(momentum, momentum[part].mul(settings.momentum).add_(gradient), part)
         step = gradient.add(momentum[part], alpha=settings.momentum)
-    theta[part].add_(step, alpha=-settings.learning_rate)
-    return OuterState(theta, momentum)
+    moved = state.theta[part].add(step, alpha=-settings.learning_rate)
+    return OuterState(_with_part(state.theta, moved, part), momentum)
+
+
+def _with_part(vector: Tensor, part_of_it: Tensor, part: slice) -> Tensor:
+    """The vector with one part replaced; the part itself if it is all there is."""
+    if part_of_it.numel() == vector.numel():
+        return part_of_it
+    changed = vector.clone()
+    changed[part] = part_of_it
+    return changed
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """The Euclidean distance of two vectors, a block at a time: no third vector is made.
+
+    >>> distance(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 6.0]))
+    5.0
+    """
+    pairs = zip(a.split(_BLOCK), b.split(_BLOCK), strict=True)
+    return math.sqrt(sum(float((x - y).norm()) ** 2 for x, y in pairs))

@@ -12,6 +12,7 @@ kept and added to the next one. One that was refused (not finite, exploding) is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,9 +30,9 @@ from composer_replication.training.diloco.round_records import Commit
 class SyncResult:
     """What one sync did: the weights to go on with, and what it cost.
 
-    `commits` are the rounds that ended, this replica's first; `contributed` says whether its
-    pseudo-gradient is in that one, `refused` why not if it was turned down. `wait_s` is the part of
-    `seconds` after the own offer.
+    `weights` may be the exchange's own: nobody writes to them. `commits` are the rounds that ended,
+    this replica's first; `contributed` says whether its pseudo-gradient is in that one, `refused`
+    why not if it was turned down. `wait_s` is the part of `seconds` after the own offer.
     """
 
     weights: Tensor
@@ -56,11 +57,11 @@ class Replica:
     """A member of the exchange with its local weights and its error feedback."""
 
     def __init__(
-        self, exchange: Exchange, *, rounded: Callable[[Tensor], Tensor] = torch.clone
+        self, exchange: Exchange, *, rounded: Callable[[Tensor], Tensor] = lambda theta: theta
     ) -> None:
-        """`rounded` says what the model keeps of float32 weights."""
+        """`rounded` says what the model keeps of float32 weights (all of it, by default)."""
         self.exchange, self._rounded = exchange, rounded
-        self.base = rounded(exchange.state.theta)
+        self.base = rounded(exchange.state.theta).clone()
         """The local weights after the last sync of each part: where pseudo-gradients begin."""
         self.residual = torch.zeros_like(exchange.state.theta)
 
@@ -72,15 +73,16 @@ class Replica:
         """
         exchange = self.exchange
         began, before = exchange.clock.monotonic(), exchange.store.traffic.copy()
-        part, local = exchange.part, local.clone()
-        delta = self.base[part] - local[part]
-        if not bool(torch.isfinite(delta).all()):
+        part = exchange.part
+        owed = self.base[part] - local[part]
+        delta_norm = float(owed.norm())
+        if not (math.isfinite(delta_norm) or bool(torch.isfinite(owed).all())):
             raise StoppedError(
                 f"the replica's weights are not finite before round {exchange.round}",
                 where="not_finite",
                 fix="lower train.learning_rate, or use student.dtype = float32",
             )
-        owed = delta + self.residual[part]
+        owed += self.residual[part]
         commit, sent, offered_at = exchange.committed(), None, began
         if commit is None:
             sent = exchange.offer(owed, tokens=tokens, steps=steps)
@@ -90,13 +92,13 @@ class Replica:
         contributed = any(offer.uuid == exchange.claim.uuid for offer in commit.offers)
         refused = "" if contributed else commit.refused.get(exchange.claim.uuid, "")
         if contributed and sent is not None:
-            self.residual[part] = owed - sent
+            self.residual[part] = 0.0 if sent is owed else owed - sent
         else:
             is_fine = not refused or refused.startswith(UNREADABLE)
-            self.residual[part] = owed if is_fine else torch.zeros_like(owed)
-        commits = self._catch_up(commit, local, contributed=contributed)
+            self.residual[part] = owed if is_fine else 0.0
+        commits, weights = self._catch_up(commit, local, contributed=contributed)
         return SyncResult(
-            weights=local,
+            weights=weights,
             round=exchange.round,
             commits=tuple(commits),
             theta_sha256=exchange.theta_sha256,
@@ -105,29 +107,38 @@ class Replica:
             traffic=exchange.store.traffic.since(before),
             seconds=exchange.clock.monotonic() - began,
             wait_s=waited_s,
-            delta_norm=float(delta.norm()),
+            delta_norm=delta_norm,
             residual_norm=float(self.residual.norm()),
         )
 
-    def _catch_up(self, commit: Commit, local: Tensor, *, contributed: bool) -> list[Commit]:
-        """Apply the round's outcome, and those of later rounds that this replica has missed."""
+    def _catch_up(
+        self, commit: Commit, local: Tensor, *, contributed: bool
+    ) -> tuple[list[Commit], Tensor]:
+        """Apply the round's outcome, and those of later rounds that this replica has missed;
+        returns them, and the weights to go on with."""
         exchange, commits = self.exchange, [commit]
-        self.base[exchange.part] = local[exchange.part]  # this pseudo-gradient is accounted for
-        self._take(commit, local)
+        if exchange.spec.fragments > 1:
+            local = local.clone()
+            self.base[exchange.part] = local[exchange.part]  # this part is accounted for
+        local = self._take(commit, local)
         if contributed:
-            return commits
+            return commits, local
         exchange.check_slot()
         while (later := exchange.committed()) is not None:
             commits.append(later)
-            self._take(later, local)
-        return commits
+            local = self._take(later, local)
+        return commits, local
 
-    def _take(self, commit: Commit, local: Tensor) -> None:
+    def _take(self, commit: Commit, local: Tensor) -> Tensor:
         """Apply a commit, and go on from its weights; what was trained on them is kept."""
         exchange, part = self.exchange, self.exchange.part
         exchange.apply(commit)
+        if exchange.spec.fragments == 1:
+            self.base = self._rounded(exchange.state.theta)
+            return self.base
         if exchange.round != commit.round + 1:  # from an anchor: every part is new
             part = slice(None)
         self.residual[part] += self.base[part] - local[part]
         local[part] = self._rounded(exchange.state.theta)[part]
         self.base[part] = local[part]
+        return local
