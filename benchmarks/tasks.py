@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ KINDS = ("function", "class", "bug")
 
 def make(folder: Path, *, work: Path) -> dict[str, Any]:
     """Make the tasks of one package; returns its row."""
-    begin, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "composer_replication.cli", "tasks", "make", str(folder)]
     process = subprocess.run(
         [*command, "--json", "-o", str(work)],
@@ -39,17 +36,10 @@ def make(folder: Path, *, work: Path) -> dict[str, Any]:
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode:
         return {"package": folder.name, "failed": (process.stdout + process.stderr)[-400:]}
     (row,) = json.loads(process.stdout)["repositories"].values()
-    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    return {
-        "package": folder.name,
-        **row,
-        "seconds": round(time.monotonic() - begin, 1),
-        "cpu_s": round(cpu, 1),
-    }
+    return {"package": folder.name, **row}
 
 
 def render(rows: list[dict[str, Any]]) -> str:

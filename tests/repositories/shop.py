@@ -12,7 +12,7 @@ import pytest
 from composer_replication.core.errors import SandboxError
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.environment import TestEnvironment, make_environment
-from composer_replication.repositories.make_tasks import PACKAGES
+from composer_replication.repositories.make_repo_tasks import PACKAGES
 from composer_replication.repositories.tree_sandbox import TreeSandbox
 
 CART = '''"""A cart."""

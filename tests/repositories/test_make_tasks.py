@@ -20,7 +20,7 @@ from composer_replication.repositories.history import (
     line_edits,
     make_history_tasks,
 )
-from composer_replication.repositories.make_tasks import TaskSettings, make_tasks
+from composer_replication.repositories.make_repo_tasks import TaskSettings, make_repo_tasks
 from composer_replication.repositories.python_changes import apply_edits
 from composer_replication.repositories.repo_task import RepoTask, read_tasks
 from composer_replication.repositories.statement import gives_away, list_tests
@@ -35,7 +35,7 @@ SETTINGS = TaskSettings(functions=4, classes=1, bugs=4)
 def make(shop: Path, folder: Path, *, settings: TaskSettings = SETTINGS) -> list[TaskAttempt]:
     environment = this_environment(shop, folder / "environment")
     checkout = read_checkout(shop)
-    return list(make_tasks(checkout, environment, folder=folder, settings=settings))
+    return list(make_repo_tasks(checkout, environment, folder=folder, settings=settings))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def plain(task: RepoTask) -> object:
 def test_a_stopped_run_goes_on(made: Made, tmp_path: Path) -> None:
     shop, folder, attempts = made
     environment = this_environment(shop, tmp_path / "environment")
-    first = make_tasks(read_checkout(shop), environment, folder=tmp_path, settings=SETTINGS)
+    first = make_repo_tasks(read_checkout(shop), environment, folder=tmp_path, settings=SETTINGS)
     stopped = [next(first), next(first)]
     first.close()
     assert [attempt.id for attempt in stopped] == [attempt.id for attempt in attempts[:2]]

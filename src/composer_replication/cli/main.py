@@ -53,6 +53,8 @@ VERBS: dict[str, str] = {
     "show": "One session, site, example or run, in the terminal.",
 }
 
+MODULE_OF = {"tasks": "repo_tasks"}
+"""Verbs whose module has another name: workshop/tasks.py has the verb's."""
 SETTINGS_OF = {
     "ingest": "ingest",
     "sites": "sites",
@@ -88,7 +90,8 @@ def build_app() -> App:
             if groups
             else ""
         )
-        path = f"composer_replication.cli.{verb}:{verb}_command"
+        module = MODULE_OF.get(verb, verb)
+        path = f"composer_replication.cli.{module}:{verb}_command"
         app.command(
             path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb)
         )

@@ -30,7 +30,8 @@ TASKS, ATTEMPTS, BASE = "tasks.jsonl", "attempts.jsonl", "base"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAttempt:
-    """One change that was tried: the id of the task that it became, or why it did not."""
+    """One change that was tried: the id of the task that it became, or why it did not. `cpu_s` is
+    what all its test runs cost."""
 
     id: str
     repository: str

@@ -83,9 +83,9 @@ def dependencies(checkout: Checkout) -> list[str]:
     groups = {**project.get("optional-dependencies", {}), **project.get("dependency-groups", {})}
     for name in TEST_GROUPS:
         wanted += [entry for entry in groups.get(name, []) if isinstance(entry, str)]
-    own = str(project.get("name", checkout.name)).lower().replace("_", "-")
+    project_name = str(project.get("name", checkout.name)).lower().replace("_", "-")
     return sorted(
-        {entry for entry in wanted if _requirement(entry).lower().replace("_", "-") != own}
+        {entry for entry in wanted if _requirement(entry).lower().replace("_", "-") != project_name}
     )
 
 

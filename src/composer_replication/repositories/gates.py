@@ -59,7 +59,8 @@ def judge_change(
     others = [name for name in survey.steady if name not in covering]
     others.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
     keep = sorted({*keep, *affordable(others[:OTHERS], survey.durations)})
-    if earns(runner, files=files, must_pass=failing, must_keep=keep).reward:
+    nothing = earns(runner, files=files, must_pass=failing, must_keep=keep)
+    if nothing.reward:
         return JudgedChange(refused="doing nothing earns a reward")
     original = earns(runner, files={}, must_pass=failing, must_keep=keep)
     if not original.reward:

@@ -1,7 +1,7 @@
 """Tasks from a repository's own history: a commit that changed the package and its tests.
 
     for commit in commits_with_tests(Path("shop"), most=50):
-        ...             # Commit(id="1a2b3c", subject="Round totals", sources=(...), tests=(...))
+        ...             # SourceCommit(id="1a2b3c", subject="Round totals", ...)
 
 The task starts from the commit's files with the package's files as they were before it: the new
 tests are there and fail. Its statement is the first line of the commit's message and the names of
@@ -35,7 +35,7 @@ _MAX_FAILED_COMMITS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class SourceCommit:
     """A commit that changed files of the package and of the tests."""
 
     id: str
@@ -44,14 +44,14 @@ class Commit:
     tests: tuple[str, ...]
 
 
-def commits_with_tests(folder: Path, *, most: int) -> list[Commit]:
+def commits_with_tests(folder: Path, *, most: int) -> list[SourceCommit]:
     """The newest commits that changed at most five files of the package, and its tests; [] if the
     folder is no repository of git."""
     if not (folder / ".git").exists():
         return []
     form = "--format=%x00%H%x01%s"
     log = git(folder, "log", "--no-merges", "--first-parent", "-n500", "--name-status", form)
-    commits: list[Commit] = []
+    commits: list[SourceCommit] = []
     for entry in log.decode("utf-8", errors="replace").split("\0")[1:]:
         head, *rows = [line for line in entry.splitlines() if line]
         identity, _, subject = head.partition("\x01")
@@ -61,7 +61,7 @@ def commits_with_tests(folder: Path, *, most: int) -> list[Commit]:
         sources = tuple(path for _, path in python if not is_test(path))
         modified = all(status == "M" for status, path in python if not is_test(path))
         if tests and sources and modified and len(sources) <= MAX_SOURCES:
-            commits.append(Commit(id=identity, subject=subject, sources=sources, tests=tests))
+            commits.append(SourceCommit(id=identity, subject=subject, sources=sources, tests=tests))
     return commits[:most]
 
 
@@ -94,7 +94,7 @@ def make_history_tasks(
 
 
 def _try_commit(
-    folder: Path, environment: TestEnvironment, *, commit: Commit, name: str, target: Path
+    folder: Path, environment: TestEnvironment, *, commit: SourceCommit, name: str, target: Path
 ) -> tuple[RepoTask | None, str, float]:
     place = target / f".{name}-{commit.id[:10]}.part"
     shutil.rmtree(place, ignore_errors=True)
@@ -113,7 +113,7 @@ def _task(
     folder: Path,
     environment: TestEnvironment,
     *,
-    commit: Commit,
+    commit: SourceCommit,
     checkout: Checkout,
     target: Path,
 ) -> tuple[RepoTask | None, str, float]:
@@ -134,8 +134,9 @@ def _task(
     ) as runner:
         survey = survey_tests(runner, changed)
         judged = judge_change(runner, survey, files=before, tests=survey.steady)
+        spent = round(runner.cpu_s, 3)
     if judged.refused:
-        return None, judged.refused, judged.cpu_s
+        return None, judged.refused, spent
     edits = {path: line_edits(after[path], before[path]) for path in commit.sources}
     removed = {
         path: [after[path].encode()[start:end].decode() for start, end, _ in rows]
@@ -146,7 +147,7 @@ def _task(
     shown = [test for test in judged.must_pass if test not in set(hidden)]
     statement = history_statement(commit.subject, paths=commit.sources, tests=shown)
     if gives_away(statement, [text for texts in removed.values() for text in texts]):
-        return None, "the commit's message gives the answer away", judged.cpu_s
+        return None, "the commit's message gives the answer away", spent
     task = RepoTask(
         id=identity,
         repository=checkout.name,
@@ -164,7 +165,7 @@ def _task(
         cpu_s=judged.cpu_s,
         commit=commit.id,
     )
-    return task, "", judged.cpu_s
+    return task, "", spent
 
 
 def line_edits(text: str, target: str) -> list[Edit]:

@@ -152,7 +152,7 @@ def mutations(source: PythonSource, function: Definition) -> Iterator[tuple[str,
 def _mutation(source: PythonSource, node: ast.expr | ast.stmt) -> tuple[str, list[Edit]]:
     """What kind of mistake a node allows, and its edits; none for most nodes."""
 
-    def whole(text: str) -> list[Edit]:
+    def replaced(text: str) -> list[Edit]:
         return [Edit(source.start(node), source.end(node), text)]
 
     match node:
@@ -169,9 +169,9 @@ def _mutation(source: PythonSource, node: ast.expr | ast.stmt) -> tuple[str, lis
             word = _NOT.match(source.data, source.start(node))
             return "boolean", [Edit(source.start(node), word.end(), "")] if word else []
         case ast.Constant(value=bool() as value):
-            return "constant", whole(str(not value))
+            return "constant", replaced(str(not value))
         case ast.Constant(value=int() as value) if abs(value) < _LARGEST:
-            return "constant", whole(str(value + 1))
+            return "constant", replaced(str(value + 1))
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
             text = isinstance(left, ast.Constant | ast.JoinedStr)
             return "arithmetic", [
@@ -182,9 +182,9 @@ def _mutation(source: PythonSource, node: ast.expr | ast.stmt) -> tuple[str, lis
         ):
             return "arguments", _swap(source, first, second)
         case ast.AugAssign() | ast.Assign():
-            return "statement", whole("pass")
+            return "statement", replaced("pass")
         case ast.Expr(value=ast.Call()):
-            return "statement", whole("pass")
+            return "statement", replaced("pass")
         case ast.If(test=ast.Name() | ast.Call() | ast.Attribute() as test):
             edit = Edit(source.start(test), source.end(test), f"not ({source.text(test)})")
             return "boolean", [edit]
@@ -194,12 +194,12 @@ def _mutation(source: PythonSource, node: ast.expr | ast.stmt) -> tuple[str, lis
 
 def _swap(source: PythonSource, first: ast.expr, second: ast.expr) -> list[Edit]:
     """Two arguments in the wrong order."""
-    one, two = source.text(first), source.text(second)
-    if one == two or "\n" in one + two:
+    left, right = source.text(first), source.text(second)
+    if left == right or "\n" in left + right:
         return []
     return [
-        Edit(source.start(first), source.end(first), two),
-        Edit(source.start(second), source.end(second), one),
+        Edit(source.start(first), source.end(first), right),
+        Edit(source.start(second), source.end(second), left),
     ]
 
 

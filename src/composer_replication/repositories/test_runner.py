@@ -69,6 +69,8 @@ class TestRunner:
         self._process: subprocess.Popen[Any] | None = None
         self._answers = -1
         self._buffer = b""
+        self.cpu_s = 0.0
+        """Seconds of CPU of all runs so far."""
 
     def __enter__(self) -> TestRunner:
         return self
@@ -113,6 +115,7 @@ class TestRunner:
                 cpu_s=0.0,
                 wall_s=limit_s,
             )
+        self.cpu_s += reply["cpu_s"]
         names = list(reply["outcomes"])
         lines = {
             path: {int(line): [names[n] for n in numbers] for line, numbers in covered.items()}

@@ -72,7 +72,7 @@ class OutcomeRecorder:
             self.outcomes[name] = outcome
 
 
-def run_tests(request: dict[str, Any]) -> dict[str, Any]:
+def run_pytest(request: dict[str, Any]) -> dict[str, Any]:
     """Run pytest in this process, which is a fork; its output goes nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -106,7 +106,7 @@ def run_tests(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def answer(request: dict[str, Any], answers: int) -> dict[str, Any]:
+def serve_request(request: dict[str, Any], answers: int) -> dict[str, Any]:
     """Put the files in place, run the tests in a fork, put the tree back as it was."""
     before: dict[str, bytes | None] = {}
     for path, text in request["files"].items():
@@ -146,7 +146,7 @@ def _forked(request: dict[str, Any], answers: int) -> bytes:
         os.close(answers)
         code = _DIED
         with contextlib.suppress(BaseException):
-            data = json.dumps(run_tests(request)).encode()
+            data = json.dumps(run_pytest(request)).encode()
             while data:
                 data = data[os.write(writing, data) :]
             code = 0
@@ -166,15 +166,15 @@ def _forked(request: dict[str, Any], answers: int) -> bytes:
     return text
 
 
-def main() -> None:
+def serve_test_requests() -> None:
     """Answer requests until stdin ends."""
     answers = int(os.environ.pop("ANSWERS_FD"))
     os.set_inheritable(answers, False)
     for line in sys.stdin:
-        data = json.dumps(answer(json.loads(line), answers)).encode() + b"\n"
+        data = json.dumps(serve_request(json.loads(line), answers)).encode() + b"\n"
         while data:
             data = data[os.write(answers, data) :]
 
 
 if __name__ == "__main__":
-    main()
+    serve_test_requests()

@@ -30,8 +30,8 @@ from composer_replication.repositories.tree_sandbox_child import REFUSED
 _SOURCES = str(Path(__file__).resolve().parents[2])
 _CHILD = "composer_replication.repositories.tree_sandbox_child"
 _START = (
-    f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_CHILD} import main;"
-    " sys.exit(main(int(sys.argv[1])))"
+    f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_CHILD} import run_behind_walls;"
+    " sys.exit(run_behind_walls(int(sys.argv[1])))"
 )
 _FIX = (
     "run on Linux where a process may enter namespaces (sysctl kernel.unprivileged_userns_clone=1,"

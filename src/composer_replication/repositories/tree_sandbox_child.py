@@ -36,7 +36,7 @@ REFUSED = 125
 """The exit code for walls that cannot be put up; the reason is the last line of stderr."""
 
 
-def main(descriptor: int) -> int:
+def run_behind_walls(descriptor: int) -> int:
     """Run the program of a specification; returns its exit code, or 128 + the signal's number."""
     with open(descriptor, encoding="utf-8") as file:
         spec = json.load(file)
@@ -200,4 +200,4 @@ def _refuse(reason: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(run_behind_walls(int(sys.argv[1])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.errors import DataError
-from composer_replication.repositories.attempts import TASKS, TaskAttempt, TaskCounts, tidy_tasks
+from composer_replication.repositories.attempts import TASKS, TaskCounts, tidy_tasks
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.environment import make_environment
 from composer_replication.repositories.history import make_history_tasks
-from composer_replication.repositories.make_tasks import TaskSettings, make_tasks
+from composer_replication.repositories.make_repo_tasks import TaskSettings, make_repo_tasks
 from composer_replication.repositories.repo_task import KINDS, RepoTask
 from composer_replication.repositories.tree_sandbox import TreeSandbox
 
@@ -109,35 +109,31 @@ def _make(
     job.screen.line(" its tests run three times, then every change is tried", style="dim")
     wanted = sum(settings.wanted().values()) + history
     counts, cpu_s = TaskCounts(), 0.0
-    attempts = _all_attempts(
-        make_tasks(checkout, environment, folder=folder, settings=settings),
+    attempts = chain(
+        make_repo_tasks(checkout, environment, folder=folder, settings=settings),
         make_history_tasks(
             path.resolve(), environment, name=checkout.name, target=folder, wanted=history
         ),
     )
-    told = start
+    last_shown = start
     for attempt in attempts:
         counts.add(attempt)
         cpu_s += attempt.cpu_s
         made, now = sum(counts.made.values()), time.monotonic()
-        if now - told > _EVERY_S:
+        if now - last_shown > _EVERY_S:
             left = (now - start) / max(1, made) * max(0, wanted - made)
             tried = made + sum(counts.refused.values())
             job.screen.line(
                 f" {made} of at most {wanted} tasks, {tried} changes tried, {left:.0f} s left",
                 style="dim",
             )
-            told = now
+            last_shown = now
     return {
         "made": dict(counts.made),
         "refused": dict(counts.refused),
+        "cpu_s": round(cpu_s, 1),
         "seconds": round(time.monotonic() - start, 1),
     }
-
-
-def _all_attempts(*parts: Iterator[TaskAttempt]) -> Iterator[TaskAttempt]:
-    for part in parts:
-        yield from part
 
 
 def _print_rows(job: Job, rows: dict[str, dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """Make tasks of a repository: survey it, try changes, keep those that pass every gate.
 
     settings = TaskSettings(functions=12, classes=3, bugs=15)
-    for attempt in make_tasks(checkout, environment, folder=folder, settings=settings):
+    for attempt in make_repo_tasks(checkout, environment, folder=folder, settings=settings):
         ...                     # TaskAttempt: one for each change that was tried
 
 Every attempt is written to attempts.jsonl before the next one, so a killed run goes on where it
@@ -55,7 +55,7 @@ class TaskSettings:
         return {"function": self.functions, "class": self.classes, "bug": self.bugs}
 
 
-def make_tasks(
+def make_repo_tasks(
     checkout: Checkout,
     environment: TestEnvironment,
     *,
@@ -105,6 +105,7 @@ class _TaskMaker:
     ) -> None:
         self._checkout, self._base = checkout, base
         self._survey, self._runner, self._index = survey, runner, index
+        self._spent = 0.0  # the first attempt also bears the survey
 
     def id_of(self, candidate: Candidate) -> str:
         """The id of the task that a candidate would become."""
@@ -114,25 +115,26 @@ class _TaskMaker:
     def attempt(self, candidate: Candidate) -> tuple[TaskAttempt, RepoTask | None]:
         """Put a candidate through the gates."""
         name = self.id_of(candidate)
-        task, refused, cpu_s = self._task(name, candidate)
+        task, refused = self._task(name, candidate)
+        cpu_s, self._spent = self._runner.cpu_s - self._spent, self._runner.cpu_s
         attempt = TaskAttempt(
             id=name,
             repository=self._checkout.name,
             kind=candidate.kind,
             refused=refused,
-            cpu_s=cpu_s,
+            cpu_s=round(cpu_s, 3),
         )
         return attempt, task
 
-    def _task(self, name: str, candidate: Candidate) -> tuple[RepoTask | None, str, float]:
+    def _task(self, name: str, candidate: Candidate) -> tuple[RepoTask | None, str]:
         if candidate.kind != "bug" and holds_answer(self._index, candidate.removed):
-            return None, "a package in the sandbox holds the answer", 0.0
+            return None, "a package in the sandbox holds the answer"
         text = (self._base / candidate.path).read_bytes().decode("utf-8")
         changed = apply_edits(text, candidate.edits)
         try:
             compile(changed, candidate.path, "exec")
         except (SyntaxError, ValueError):
-            return None, "does not parse", 0.0
+            return None, "does not parse"
         judged = judge_change(
             self._runner,
             self._survey,
@@ -140,7 +142,7 @@ class _TaskMaker:
             tests=candidate.tests,
         )
         if judged.refused:
-            return None, judged.refused, judged.cpu_s
+            return None, judged.refused
         hidden = hold_out(judged.must_pass, seed=name)
         shown = [test for test in judged.must_pass if test not in set(hidden)]
         if candidate.kind == "bug":
@@ -148,7 +150,7 @@ class _TaskMaker:
         else:
             statement = deletion_statement(candidate.symbol, path=candidate.path, tests=shown)
         if candidate.kind != "bug" and gives_away(statement, candidate.removed):
-            return None, "the docstring gives the answer away", judged.cpu_s
+            return None, "the docstring gives the answer away"
         task = RepoTask(
             id=name,
             repository=self._checkout.name,
@@ -165,4 +167,4 @@ class _TaskMaker:
             difficulty=candidate.lines(),
             cpu_s=judged.cpu_s,
         )
-        return task, "", judged.cpu_s
+        return task, ""
