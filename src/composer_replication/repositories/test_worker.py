@@ -35,6 +35,7 @@ import pytest
 
 TREE = "/repo"
 _QUIET = ("-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+_GO_ON = "--continue-on-collection-errors"
 _DIED = 99
 
 
@@ -85,7 +86,7 @@ def run_pytest(request: dict[str, Any]) -> dict[str, Any]:
         cover = coverage.Coverage(data_file=None, source=[TREE], config_file=False, messages=False)
         cover.start()
     recorder = OutcomeRecorder(request["tests"], cover)
-    pytest.main([*_QUIET, *request["paths"]], plugins=[recorder])
+    pytest.main([*_QUIET, _GO_ON, *request["paths"]], plugins=[recorder])
     lines: dict[str, dict[int, list[int]]] = {}
     if cover is not None:
         cover.stop()
