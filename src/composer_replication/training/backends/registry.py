@@ -132,6 +132,7 @@ TRL = Backend(
         "resume": "yes",
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
+    steps="composer_replication.training.backends.trl_check:trl_steps",
 )
 PRIME_RL = Backend(
     name="prime_rl",

@@ -283,6 +283,11 @@ class ComposerReplicationTrainer(_Trainer):
         return self._scorer.references
 
     @property
+    def channel_weights(self) -> Mapping[Channel, float]:
+        """The weight of each channel; 0 = off."""
+        return self._weights
+
+    @property
     def health(self) -> Health:
         """The rule on channels."""
         return self._health

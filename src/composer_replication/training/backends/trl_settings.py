@@ -150,7 +150,9 @@ def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     refuse("trl", rules)
 
 
-def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
+def trl_settings(
+    config: Config, *, output: Path, longest_prompt: int, save_strategy: str = "steps"
+) -> ComposerReplicationConfig:
     """The run's settings as TRL's: one generation batch is one optimiser step, cut so that a
     forward holds at most train.micro_tokens."""
     train, rollouts = config.train, config.rollouts
@@ -201,7 +203,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         report_to="none",
         logging_steps=1,
         disable_tqdm=True,
-        save_strategy="steps",
+        save_strategy=save_strategy,
         save_steps=train.checkpoint_every,
         save_total_limit=train.keep_checkpoints + 1,  # the newest may be cut off by a kill
         policy_weight=train.policy.weight,

@@ -234,6 +234,8 @@ class Exchange:
         """Wait for most of the time that the last round's offers took, as a LIST costs more than a
         moment; returns how long to wait after a look that came too early."""
         most, usual = self.timing.max_poll_s, self._last_wait_s
+        if self.tree is not None:  # whose turn comes on the lowest level is not late on the others
+            return self.timing.poll_s
         if usual > self.timing.poll_s:
             self.clock.sleep(min(most, usual * _FIRST_LOOK))
         return min(most, max(self.timing.poll_s, usual * (1.2 - _FIRST_LOOK)))
@@ -307,7 +309,7 @@ class Exchange:
             live = self.slots.live()
             recent = {slot for slots in self.history for slot in slots}
             joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
-            self._expected = (recent & live.keys()) | joined
+            self._expected = (recent - self.slots.released) | joined
         return self._expected
 
     def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:

@@ -211,7 +211,7 @@ class SimulatedStore:
     def _size(self, key: str, data: bytes) -> int:
         if "/delta/" in key:
             return round(len(data) * self.scale)
-        dense = "/merged." in key or key.startswith("anchors/")
+        dense = "/merged." in key or "/sum/" in key or key.startswith("anchors/")
         return round(len(data) * self.dense_scale) if dense else len(data)
 
     def _wait(self, size: int, bytes_s: float) -> None:

@@ -45,6 +45,8 @@ from composer_replication.training.diloco.round_records import (
     to_bytes,
 )
 
+_NODE = "node "
+
 
 class GroupMember(Protocol):
     """What the tree needs to know and to do of a replica's exchange."""
@@ -94,21 +96,19 @@ class TreeGather:
     _totals: dict[str, Tensor] = field(default_factory=dict)
     _present: dict[int, dict[int, tuple[SumRef, Subtotal]]] = field(default_factory=dict)
     _written: dict[int, int] = field(default_factory=dict)
-    _done: set[int] = field(default_factory=set)
 
     def climb(self, waited_s: float) -> Commit | None:
         """Add up what it is this replica's turn to add up; returns the commit once there is one."""
         exchange = self.exchange
         if self._round != exchange.round:
-            self._round, self._written, self._done = exchange.round, {}, set()
+            self._round, self._written = exchange.round, {}
             self._records, self._totals, self._present = {}, {}, {}
         rank = self._rank_in_group(waited_s)
         if rank is None:
             return None
         deputy = rank
         for level in range(1, exchange.spec.levels):
-            if level not in self._done:
-                self._add_up(level, is_first=deputy == 0)
+            self._add_up(level, is_first=deputy == 0)
             found = self._rank_of_node(level + 1, waited_s, deputy=rank)
             if found is None:
                 return None
@@ -121,7 +121,7 @@ class TreeGather:
         if claim.slot < 0:
             return commit
         levels = exchange.spec.levels
-        seen = {levels: {part.index for part in commit.parts}}
+        seen = {levels: _parts_of(commit)}
         parts, refused, record = commit.parts, commit.refused, None
         for level in range(levels - 1, 0, -1):
             index = exchange.spec.node(claim.slot, level)
@@ -132,7 +132,7 @@ class TreeGather:
                 refused = {claim.uuid: reason} if reason else {}
                 break
             parts, refused = record.parts, record.refused
-            seen[level] = {part.index for part in parts}
+            seen[level] = _parts_of(record)
         self.paths[commit.round] = seen
         for number in [n for n in self.paths if n <= commit.round - exchange.spec.recent]:
             del self.paths[number]
@@ -148,9 +148,8 @@ class TreeGather:
         expected = self._expected_slots() if is_early else set()
         if mine != min(expected | {mine}):
             return None  # another one's turn, without a look at the store
-        if 1 not in self._done:
-            folder = offer_folder(exchange.round, exchange.spec.group(mine))
-            exchange.offers.read(exchange.store.list(folder), fetch=False)
+        folder = offer_folder(exchange.round, exchange.spec.group(mine))
+        exchange.offers.read(exchange.store.list(folder), fetch=False)
         offered = exchange.offers.offered() | {mine}
         rank = sorted(offered | expected).index(mine)
         is_complete = is_early and rank == 0 and offered >= expected
@@ -279,10 +278,6 @@ class TreeGather:
         exchange.store.create(place, data)
         part = SumRef(index=node[1], key=place, sha256=hashlib.sha256(data).hexdigest())
         self._records[place], self._totals[key] = (part, record), found.total
-        children = {o.slot for o in record.offers} | {part.index for part in record.parts}
-        expected = self._expected_slots() if level == 1 else self._expected_parts(level)
-        if children >= expected:
-            self._done.add(level)
 
     def _commit(self) -> Commit | None:
         """Commit the root's mean; None if it is not a quorum's, or of nobody."""
@@ -390,6 +385,12 @@ class TreeGather:
         )
 
 
+def _parts_of(record: Commit | Subtotal) -> set[int]:
+    """The nodes that were there, those that were refused included."""
+    refused = {int(name.rpartition(".")[2]) for name in record.refused if name.startswith(_NODE)}
+    return {part.index for part in record.parts} | refused
+
+
 def _name(level: int, index: int) -> str:
     """How a commit or record names a node that it refuses."""
-    return f"node {level}.{index}"
+    return f"{_NODE}{level}.{index}"
