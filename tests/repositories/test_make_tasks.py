@@ -64,6 +64,8 @@ def test_removed_code_and_mistakes_become_tasks(made: Made) -> None:
     assert "tests/test_cart.py::test_cheapest" in total.must_keep
     assert "Add up prices." in total.statement and "second paragraph" not in total.statement
     assert not any(symbol == "unused" for _, symbol in tasks)
+    hidden = {(task.statement, name) for task in tasks.values() for name in task.held_out}
+    assert hidden and all(name.partition("[")[0] not in text for text, name in hidden)
 
 
 @needs_walls

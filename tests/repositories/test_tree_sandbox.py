@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from pathlib import Path
 
@@ -23,7 +25,7 @@ def inside(code: str, tree: Path | None = None, *, limits: ProcessLimits | None 
 
 
 ATTEMPTS = {
-    "network": "__import__('socket').create_connection(('127.0.0.1', 9), 2)",
+    "network": "__import__('socket').create_connection(('127.0.0.1', {port}), 2)",
     "a home folder": "open('{home}/secret.txt').read()",
     "the host's users": "open('/etc/passwd').read()",
     "another process": "__import__('os').kill({process}, 0)",
@@ -41,14 +43,15 @@ ATTEMPTS = {
 
 @pytest.mark.parametrize("what", list(ATTEMPTS))
 def test_a_program_cannot_reach(what: str, tmp_path: Path) -> None:
-    import os
-
     (tmp_path / "secret.txt").write_text("s", encoding="utf-8")
-    attempt = ATTEMPTS[what].format(home=tmp_path, process=os.getpid())
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    attempt = ATTEMPTS[what].format(home=tmp_path, process=os.getpid(), port=port)
     code = "import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += f"try:\n    {attempt}\nexcept BaseException as error:\n    print('stopped')\n"
     code += "else:\n    print('reached')\n"
-    assert inside(code).strip().endswith("stopped")
+    with server:
+        assert inside(code).strip().endswith("stopped")
 
 
 def test_a_program_works_on_a_copy_that_is_gone_with_it(tmp_path: Path) -> None:
