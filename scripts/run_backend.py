@@ -60,6 +60,7 @@ def run_one(name: str) -> int:
         "-rs",
         "-n",
         "2",
+        "--dist=loadfile",  # in the order of the file: what a test leaves behind meets the next
         "-m",
         "backend",
         "--disable-warnings",

@@ -27,8 +27,8 @@ from composer_replication.compat.guide_pairs import NormalizedDPOPair
 from composer_replication.compat.guide_replay import TeacherActions
 from composer_replication.core.errors import DataError, MissingExtraError
 from composer_replication.losses.trust_region import dppo
-from composer_replication.training.backends._compat import trl_problem
 from composer_replication.training.backends.prime_rl_step import Inputs
+from composer_replication.training.backends.registry import TRL
 from tests.data.replay.test_guide import STATES, settings
 from tests.data.teachers.endpoint import Endpoint
 from tests.data.test_guide import _assistant, _call, _result
@@ -269,8 +269,8 @@ def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without
         "own_reward": None,
         "MORE": {},
     }
-    if trl_problem():
-        with pytest.raises(MissingExtraError, match=r"pip install 'composer-replication\[trl\]'"):
+    if TRL.problem():
+        with pytest.raises(MissingExtraError, match=r"pip install 'trl>=1\.16,<1\.17'"):
             run(15, names)
         return
     from datasets import Dataset

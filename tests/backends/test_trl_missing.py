@@ -13,6 +13,7 @@ import pytest
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.training.backends import _compat
+from composer_replication.training.backends.registry import TRL
 from composer_replication.training.backends.trl_settings import check_hosted
 from tests.training.small_student import make_pair
 
@@ -21,16 +22,20 @@ pytestmark = pytest.mark.train
 
 def test_without_trl_making_the_trainer_says_what_to_install() -> None:
     code = """
-import sys
-sys.modules["trl"] = None
+import importlib.metadata as metadata
+real = metadata.version
+def version(name):
+    if name == "trl":
+        raise metadata.PackageNotFoundError(name)
+    return real(name)
+metadata.version = version
 import composer_replication as c
-from composer_replication.training.backends._compat import trl_problem
-assert trl_problem() == "TRL is not installed"
 for make in (lambda: c.ComposerReplicationConfig(), lambda: c.ComposerReplicationTrainer()):
     try:
         make()
     except c.MissingExtraError as error:
-        assert "pip install 'composer-replication[trl]'" in str(error), error
+        assert "trl is not installed" in str(error), error
+        assert "pip install 'trl>=1.16,<1.17'" in str(error), error
     else:
         raise SystemExit("no error")
 """
@@ -48,11 +53,10 @@ def test_another_version_is_refused_in_one_sentence(
     version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    monkeypatch.setattr(_compat.importlib.util, "find_spec", lambda name: object())
-    problem = _compat.trl_problem()
+    problem = TRL.problem()
     assert (problem == "") is fits
     if not fits:
-        assert problem == f"TRL {version} is installed, this adapter is written for >=1.16,<1.17"
+        assert problem == f"trl {version} is installed, >=1.16,<1.17 was tested"
         with pytest.raises(ConfigError, match=r"trl>=1\.16,<1\.17"):
             _compat.require_trl()
 
@@ -104,7 +108,7 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ),
         ("train", {"hint": {"token_clip": 0.5}}, "train.hint.token_clip"),
         ("train", {"hint": {"focus": "decision"}}, "train.hint.focus"),
-        ("train", {"hint": {"divergence": "eopd"}}, "train.hint.divergence"),
+        ("train", {"hint": {"divergence": "taid"}}, "train.hint.taid.schedule"),
         ("train", {"preference": {**PAIRED, "objective": "clone"}}, "train.preference.objective"),
         ("train", {"preference": {**PAIRED, "anchor": 1.0}}, "train.preference.anchor"),
         ("train", {"preference": {**PAIRED, "batch_pairs": 0}}, "train.preference.batch_pairs"),
@@ -132,11 +136,8 @@ def test_every_setting_is_hosted_said_or_refused() -> None:
     """Names that exist: a setting that was renamed would silently be refused or ignored."""
     from composer_replication.core.config.rollout_settings import RolloutSettings
     from composer_replication.core.config.train_settings import TrainSettings
-    from composer_replication.training.backends.trl_settings import (
-        HOSTED,
-        WITHOUT_EFFECT,
-        walk_settings,
-    )
+    from composer_replication.training.backends.refusals import walk_settings
+    from composer_replication.training.backends.trl_settings import HOSTED, WITHOUT_EFFECT
 
     names = {name for name, _ in walk_settings("train", TrainSettings())} | {
         name for name, _ in walk_settings("rollouts", RolloutSettings())

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from composer_replication.training.backends.prime_rl_settings import (
     write_files,
 )
 from composer_replication.training.backends.prime_rl_step import Inputs, student_logprobs
+from composer_replication.training.run.optimiser import BETAS, learning_rate
 from tests.training.small_student import gradients, make_config, make_student, start_trainer
 from tests.training.test_channels import perturbed
 from tests.training.test_prime_rl import (
@@ -31,6 +33,7 @@ from tests.training.test_prime_rl import (
     batch_of,
     difference,
     hosted,
+    in_two_ranks,
     inputs,
     prime_rl_gradients,
     samples_of,
@@ -57,12 +60,16 @@ def source() -> Path:
     folder = os.environ.get("PRIME_RL_SRC", "")
     if not folder:
         pytest.skip("PRIME_RL_SRC names no checkout of prime-rl")
-    root = Path(folder)
+    add_source(Path(folder))
+    return Path(folder)
+
+
+def add_source(root: Path) -> None:
+    """Let the modules of a checkout be imported."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     for path in (root / "src", root / "packages" / "prime-rl-configs" / "src"):
         assert path.is_dir(), f"{path} is not there: is {root} a checkout of prime-rl?"
         sys.path.insert(0, str(path))
-    return root
 
 
 def theirs(name: str) -> Any:
@@ -77,8 +84,9 @@ def custom_loss(settings: Any) -> Any:
     return theirs("trainer.rl.loss").setup_rl_loss_fn(config)
 
 
-def packed(samples: list[TokenStreams]) -> list[Any]:
-    """The samples through prime-rl's pruning, packing and tensors: one micro-batch per sequence."""
+def packed(samples: list[TokenStreams], *, ranks: int = 1) -> list[list[Any]]:
+    """The samples through prime-rl's pruning, packing and tensors: the micro-batches of each
+    rank."""
     types = theirs("transports.rollouts.types")
     prune = theirs("orchestrator.train_sink")._prune_zero_advantages
     rows = []
@@ -93,10 +101,10 @@ def packed(samples: list[TokenStreams]) -> list[Any]:
         assert prune(row), "prime-rl would drop a sample that a component trains"
         rows.append(row)
     batches = theirs("trainer.batch").prepare_batch(
-        rows, seq_len=SEQUENCE, num_train_workers=1, bin_cost=sum
+        rows, seq_len=SEQUENCE, num_train_workers=ranks, bin_cost=sum
     )
     loader = theirs("trainer.rl.data").DataLoader
-    return [loader._micro_batch_to_tensor(object(), batch) for batch in batches[0]]
+    return [[loader._micro_batch_to_tensor(object(), batch) for batch in part] for part in batches]
 
 
 def split(batch: Any, name: str) -> list[torch.Tensor] | None:
@@ -104,9 +112,8 @@ def split(batch: Any, name: str) -> list[torch.Tensor] | None:
     return None if value is None else list(value.squeeze(0).split(batch["sequence_lengths"]))
 
 
-def their_loss(batches: list[Any], model: Any, settings: Any) -> torch.Tensor:
-    """compute_loss over the micro-batches, each component divided by its tokens of the step."""
-    compute = theirs("trainer.rl.loss").compute_loss
+def their_counts(batches: list[Any]) -> dict[str, int]:
+    """The tokens of each component, as its trainer counts them."""
     counts = dict.fromkeys(("rl", "ce", "ref_kl"), 0)
     for batch in batches:
         mask = batch["loss_mask"]
@@ -115,6 +122,14 @@ def their_loss(batches: list[Any], model: Any, settings: Any) -> torch.Tensor:
         for name in ("ce", "ref_kl"):
             stream = batch[f"{name}_weights"]
             counts[name] += 0 if stream is None else int((stream != 0).sum())
+    return counts
+
+
+def their_loss(
+    batches: list[Any], model: Any, settings: Any, *, counts: dict[str, int]
+) -> torch.Tensor:
+    """compute_loss over the micro-batches, each component divided by its tokens of the step."""
+    compute = theirs("trainer.rl.loss").compute_loss
     total = torch.zeros(())
     for batch in batches:
         sequences = batch["input_ids"].squeeze(0).split(batch["sequence_lengths"])
@@ -150,10 +165,25 @@ def test_prime_rls_own_compute_loss_has_the_reference_gradient(
     pairs = pairs if "preference" in channels else []
     expected = gradients(trainer, examples, pairs, {name: CHANNELS[name] for name in channels})
     samples = samples_of(trainer, examples, pairs)
-    loss = their_loss(packed(samples), trainer.models.student.model, trainer.settings)
+    (batches,) = packed(samples)
+    model = trainer.models.student.model
+    loss = their_loss(batches, model, trainer.settings, counts=their_counts(batches))
     assert component_tokens(samples)["rl"] > 0
     found = torch.autograd.grad(loss, trainer.trainable())
     assert difference(expected, list(found)) < 1e-4
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_of_their_compute_loss_have_the_reference_gradient(
+    source: Path, tmp_path: Path
+) -> None:
+    found = in_two_ranks("tests.backends_prime_rl.ranks", tmp_path / "out.json")
+    assert len(found) == 8
+    for name, distance in found.items():
+        if name.endswith("own counts"):
+            assert distance > 1e-2, (name, "each rank divides by its own tokens: not seen")
+        else:
+            assert distance < 1e-4, (name, distance)
 
 
 def test_loss_inputs_have_the_fields_that_we_read(source: Path) -> None:
@@ -203,24 +233,50 @@ def test_a_wrong_shape_is_refused_inside_prime_rl(source: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_the_settings_file_is_one_of_prime_rls(source: Path, tmp_path: Path, nodes: int) -> None:
-    path = write_files(hosted(), folder=tmp_path, num_nodes=nodes)
-    values = tomllib.loads(path.read_text("utf-8"))
-    trainer = theirs("configs.trainer").TrainerConfig.model_validate(
-        {name: values["trainer"][name] for name in ("loss", "optim", "scheduler")}
+def test_the_settings_file_is_one_of_prime_rls(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    config = hosted(
+        student={"model": "Qwen/Qwen3-0.6B"}, prime_rl={"nodes": nodes}, max_grad_norm=1.0
     )
-    assert trainer.loss.import_path == LOSS
-    rl = theirs("configs.rl")
-    deployment = (
-        rl.SingleNodeDeploymentConfig if nodes == 1 else rl.MultiNodeDeploymentConfig
-    ).model_validate(values["deployment"])
-    assert deployment.gpus_per_node == 8
-    orchestrator = values["orchestrator"]
-    algo = theirs("configs.algorithm").GRPOAlgoConfig.model_validate(orchestrator["algo"])
-    assert algo.type == "grpo"
-    sampling = theirs("configs.orchestrator").TrainSamplingConfig
-    assert sampling.model_validate(orchestrator["train"]["sampling"]).temperature == 1.0
-    assert rl.SharedCheckpointConfig.model_validate(values["ckpt"]).interval == 10
-    assert set(values) <= set(rl.RLConfig.model_fields)
-    known = theirs("configs.orchestrator").OrchestratorConfig.model_fields
-    assert set(orchestrator) <= set(known)
+    path = write_files(config, folder=tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # where the plugin with our tasks lies
+    values = tomllib.loads(path.read_text("utf-8"))
+    read = theirs("configs.rl").RLConfig.model_validate(values)
+    assert read.deployment.gpus_per_node == 8 and (read.slurm is not None) == (nodes > 1)
+    assert read.trainer.loss.import_path == LOSS
+    assert (read.trainer.optim.betas1, read.trainer.optim.betas2) == BETAS
+    assert read.trainer.optim.max_norm == 1.0
+    assert read.orchestrator.max_off_policy_steps == config.rollouts.max_staleness
+    assert read.orchestrator.algo.type == "grpo"
+    assert read.orchestrator.train.sampling.temperature == 1.0
+    assert read.ckpt.interval == 10
+
+
+def test_the_schedule_of_the_file_is_the_reference_trainers(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their warm-up starts at 0, one step before ours; behind it the rates are one step apart."""
+    optimisers = types.ModuleType("prime_rl.trainer.optim")  # the real one imports Muon and CUDA
+    optimisers.OffloadOptimizer = optimisers.OptimizerLike = type("Offload", (), {})  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "prime_rl.trainer.optim", optimisers)
+    train = hosted(steps=12, warmup_steps=3).train
+    values = tomllib.loads(
+        write_files(hosted(steps=12, warmup_steps=3), folder=tmp_path).read_text("utf-8")
+    )
+    config = theirs("configs.trainer").TrainerConfig.model_validate(
+        {"scheduler": values["trainer"]["scheduler"], "max_steps": values["max_steps"]}
+    )
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimiser = torch.optim.AdamW([weight], lr=train.learning_rate)
+    rates = theirs("trainer.scheduler").setup_scheduler(
+        optimiser, config.scheduler, max_steps=train.steps, lr=train.learning_rate
+    )
+    found = []
+    for _ in range(train.steps):
+        found.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        rates.step()
+    wanted = [learning_rate(train, step) for step in range(train.steps)]
+    assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= train.learning_rate / 3
+    assert found[4:] == pytest.approx(wanted[4:], abs=train.learning_rate / 8)

@@ -4,6 +4,10 @@ the settings that it refuses. Nothing of prime-rl is needed."""
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +30,10 @@ from composer_replication.training.backends.prime_rl_step import (
     step_loss,
     student_logprobs,
 )
+from composer_replication.training.backends.refusals import walk_settings
 from composer_replication.training.backends.step_check import check_steps, registered_steps
 from composer_replication.training.inputs import StepInputs
+from composer_replication.training.run.optimiser import BETAS, learning_rate
 from composer_replication.training.run.state import Trainer
 from tests.training.small_student import (
     gradients,
@@ -75,6 +81,7 @@ def batch_of(trainer: Trainer) -> tuple[list[TrainingExample], list[PreferencePa
         make_rollout(0, advantage=1.5, length=20, hints=1, lm=False, spans=spans),
         make_rollout(1, advantage=-0.5, length=20, hints=1, lm=False, spans=spans),
         make_rollout(2, advantage=-1.0, length=25, hints=0, lm=False),
+        make_rollout(3, advantage=0.0, length=22, hints=0, lm=False),
     ]
     start = make_student().model
     pairs = []
@@ -300,8 +307,13 @@ def test_a_site_without_the_teachers_log_probs_is_refused() -> None:
 def hosted(**changes: Any) -> Config:
     train = train_settings(("policy", "hint"))
     rollouts = {"env": "workshop", **changes.pop("rollouts", {})}
+    student = changes.pop("student", {})
     return Config.model_validate(
-        {"train": {**train, "backend": "prime_rl", **changes}, "rollouts": rollouts}
+        {
+            "student": student,
+            "train": {**train, "backend": "prime_rl", **changes},
+            "rollouts": rollouts,
+        }
     )
 
 
@@ -319,6 +331,9 @@ def test_the_recipe_is_hosted() -> None:
         ({"balance": "grad_norm"}, "train.balance", "none"),
         ({"max_grad_norm_ratio": 4.0}, "train.max_grad_norm_ratio", "max_grad_norm, e.g. 1"),
         ({"preference": {"weight": 1.0, "anchor": 0.0}}, "train.preference", "build.pairs"),
+        ({"weight_decay": 0.1}, "train.weight_decay", "weight_decay = 0"),
+        ({"student": {"lora": {"rank": 4}}}, "student.lora.rank", "leave it at 0"),
+        ({"student": {"dtype": "bfloat16"}}, "student.dtype", "leave it at 'float32'"),
         ({"rollouts": {"env": ""}}, "rollouts.env", "workshop"),
         ({"rollouts": {"extra_groups": 2}}, "rollouts.extra_groups", "leave it at 0"),
         ({"hint": {**HINT, "importance_clip": 2.0}}, "train.hint.importance_clip", "reference"),
@@ -333,12 +348,20 @@ def test_what_prime_rl_cannot_host_is_refused_with_what_works(
     assert works in str(error.value)
 
 
+def test_a_refusal_names_every_setting_that_is_not_hosted() -> None:
+    with pytest.raises(ConfigError) as error:
+        check_prime_rl(hosted(balance="grad_norm", weight_decay=0.1, tile=8, checkpoint="layers"))
+    assert error.value.where == "train.balance"
+    for name in ("train.weight_decay", "train.tile", "train.checkpoint"):
+        assert f"\nand {name}: " in str(error.value)
+
+
 def test_every_hosted_setting_exists() -> None:
     config = Config()
     names = {
         name
-        for group in ("train", "rollouts")
-        for name, _ in prime_rl_settings.walk_settings(group, getattr(config, group))
+        for group in ("student", "train", "rollouts")
+        for name, _ in walk_settings(group, getattr(config, group))
     }
     assert names >= prime_rl_settings.HOSTED_THERE
     assert names >= prime_rl_settings.NOT_READ_THERE
@@ -350,7 +373,11 @@ def test_the_file_of_a_run_is_prime_rls(tmp_path: Path) -> None:
     assert settings["max_steps"] == 7
     assert settings["trainer"]["loss"]["import_path"] == prime_rl_settings.LOSS
     assert settings["trainer"]["loss"]["kwargs"]["mask"] == "dppo"
-    assert settings["deployment"] == {"num_train_gpus": 4, "num_infer_gpus": 4}
+    assert settings["deployment"] == {
+        "gpus_per_node": 8,
+        "num_train_gpus": 4,
+        "num_infer_gpus": 4,
+    }
     assert settings["orchestrator"]["batch_size"] == 48
     assert prime_rl_settings.launch_line(path).endswith(f"uv run rl @ {path}")
     assert (path.parent / "composer_tasks.py").is_file()
@@ -360,6 +387,53 @@ def test_the_file_of_a_run_is_prime_rls(tmp_path: Path) -> None:
     module, _, function = prime_rl_settings.LOSS.rpartition(".")
     assert module == loss_fn.__module__
     assert function == loss_fn.__name__
+
+
+def file_of(config: Config, folder: Path) -> dict[str, Any]:
+    return tomllib.loads(prime_rl_settings.write_files(config, folder=folder).read_text("utf-8"))
+
+
+def test_the_file_alone_trains_what_was_asked_for(tmp_path: Path) -> None:
+    """What prime-rl would otherwise fill with defaults of its own."""
+    config = hosted(
+        policy={"weight": 0.5, "objective": "dppo"},
+        steps=12,
+        warmup_steps=3,
+        learning_rate=1e-3,
+        rollouts={"max_staleness": 2},
+    )
+    check_prime_rl(config)
+    settings = file_of(config, tmp_path)
+    kwargs = settings["trainer"]["loss"]["kwargs"]
+    assert (kwargs["adv_tau"], kwargs["kl_tau"]) == (0.5, 0.0005)
+    half, whole = (loss_fn(inputs(), adv_tau=w, kl_tau=1e-3 * w).loss.item() for w in (0.5, 1.0))
+    assert half == pytest.approx(whole / 2)
+    optimiser = settings["trainer"]["optim"]
+    assert (optimiser["betas1"], optimiser["betas2"]) == BETAS
+    assert settings["orchestrator"]["max_off_policy_steps"] == 2
+    scheduler = settings["trainer"]["scheduler"]
+    assert scheduler == {"type": "linear", "warmup_steps": 3, "decay_steps": 9}
+    # linear from the top at the end of the warm-up to 0 behind the last step, as ours
+    ours = [learning_rate(config.train, step) for step in range(3, 12)]
+    assert ours == pytest.approx([1e-3 * (9 - n) / 9 for n in range(9)])
+
+
+def test_several_nodes_are_started_by_slurm(tmp_path: Path) -> None:
+    settings = file_of(hosted(prime_rl={"nodes": 4}), tmp_path)
+    assert settings["deployment"] == {
+        "type": "multi_node",
+        "gpus_per_node": 8,
+        "num_train_nodes": 2,
+        "num_infer_nodes": 2,
+    }
+    assert "slurm" in settings
+
+
+def test_names_with_quotes_and_spaces_stay_names(tmp_path: Path) -> None:
+    model = 'a "b" \\ c'
+    assert file_of(hosted(student={"model": model}), tmp_path)["model"]["name"] == model
+    line = prime_rl_settings.launch_line(tmp_path / "my run" / "rl.toml")
+    assert line.count("'") == 4
 
 
 def test_the_weights_count_what_prime_rl_divides_by() -> None:
@@ -378,7 +452,7 @@ def test_the_check_compares_every_channel_on_off_policy_rollouts() -> None:
     """Rollouts of older weights, hints on messages without an advantage, pairs without a
     reference: what the first step of a run holds."""
     config = make_config(**train_settings(tuple(CHANNELS)), layout="rows")
-    rollouts = [make_rollout(n, advantage=(0.5, -0.5)[n % 2], lm=False) for n in range(3)]
+    rollouts = [make_rollout(n, advantage=(0.5, -0.5, 0.0)[n % 3], lm=False) for n in range(3)]
     inputs_of_step = StepInputs(
         [
             dataclasses.replace(
@@ -396,3 +470,43 @@ def test_the_check_compares_every_channel_on_off_policy_rollouts() -> None:
     for comparison in comparisons:
         assert comparison.passes, comparison.text()
     assert registered_steps("prime_rl") is prime_rl_steps
+
+
+# ---- several ranks ----
+
+
+def in_two_ranks(module: str, out: Path, *words: str) -> Any:
+    """What the first of two ranks over gloo wrote to `out`."""
+    torchrun = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [sys.executable, *torchrun, "-m", module, str(out), *words],
+        cwd=root,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(out.read_text("utf-8"))
+
+
+@pytest.mark.train
+@pytest.mark.timeout(200)
+def test_two_ranks_take_the_reference_trainers_step_and_a_fault_is_seen(tmp_path: Path) -> None:
+    found = in_two_ranks("tests.training.prime_rl_ranks", tmp_path / "out.json")
+    assert [line["channels"] for line in found[""]] == [
+        "policy",
+        "policy + hint",
+        "policy + preference",
+        "policy + hint + preference",
+    ]
+    failing = {fault: [not line["passes"] for line in lines] for fault, lines in found.items()}
+    assert failing == {
+        "": [False] * 4,
+        "own_counts": [True] * 4,
+        "pairs_split_across_ranks": [False, False, True, True],
+        "lost_mask": [True] * 4,
+    }, found

@@ -4,16 +4,14 @@ that equal the reference trainer's."""
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
 
-from composer_replication.cli.train_backends import step_engine_of
+from composer_replication.cli.train_backends import check_resumable, step_engine_of
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
@@ -209,20 +207,13 @@ def test_what_verl_does_not_host_is_refused_by_name(group: dict[str, Any], where
     assert error.value.fix
 
 
-def test_the_settings_of_the_cluster_are_hosted(repository_root: Path) -> None:
-    text = (repository_root / "examples" / "verl_cluster" / "recompose.toml").read_text("utf-8")
-    assert text.startswith("# NOT RUN HERE")
-    config = Config.model_validate(tomllib.loads(text))
-    check_hosted_by_verl(config)
-    assert config.train.verl.ray_workers == 16 and config.train.verl.ray_nodes == 2
-
-
 def test_a_run_of_verl_is_not_resumed() -> None:
     config = Config.model_validate({"train": {"backend": "verl"}})
     with pytest.raises(ConfigError, match="optimiser states"):
-        step_engine_of(config, resume=True)
-    assert step_engine_of(config, resume=False) is not None
-    assert step_engine_of(Config(), resume=True) is None
+        check_resumable("verl")
+    check_resumable("trl")
+    assert step_engine_of(config) is not None
+    assert step_engine_of(Config()) is None
 
 
 def test_workers_that_cannot_be_spread_evenly_are_refused() -> None:

@@ -72,4 +72,6 @@ def print_check(job: Job, student: Student, data: Dataset, *, kinds: frozenset[s
                 " train.batch_examples); if it still differs, do not train with it"
             ),
         )
-    return job.finish(value, wrote=[], next_command=job.command("train"))
+    return job.finish(
+        value, wrote=[], next_command=f"{job.command('train')} --backend {train.backend}"
+    )

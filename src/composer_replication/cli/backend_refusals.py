@@ -8,7 +8,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.backends.registry import BACKENDS, trainers
+from composer_replication.training.backends.registry import BACKENDS, MONARCH, VERL, trainers
 
 
 def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
@@ -37,19 +37,19 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
         require_trl()
         check_hosted(config, pairs=data.pairs)
     if config.train.backend == "verl":
-        from composer_replication.training.backends import verl_launch, verl_settings
+        from composer_replication.training.backends.verl_settings import check_hosted_by_verl
 
-        verl_settings.check_hosted_by_verl(config)
-        verl_launch.require_verl()
+        VERL.require()
+        check_hosted_by_verl(config)
     if config.train.backend == "prime_rl":
         from composer_replication.training.backends.prime_rl_settings import check_prime_rl
 
         check_prime_rl(config, pairs=data.pairs)
     if config.train.backend == "monarch":
-        from composer_replication.training.backends import monarch_hosted
+        from composer_replication.training.backends.monarch_hosted import check_hosted_by_monarch
 
-        monarch_hosted.require_monarch()
-        monarch_hosted.check_hosted_by_monarch(config)
+        MONARCH.require()
+        check_hosted_by_monarch(config)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world

@@ -13,10 +13,7 @@ from composer_replication.cli.hint_gate import check_examples, kept_kinds, print
 from composer_replication.cli.job import open_job
 from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import (
-    OWN_LOOPS,
-    Launch,
-)
+from composer_replication.cli.train_backends import OWN_LOOPS, Launch, check_resumable
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
@@ -92,6 +89,8 @@ def train_command(
     check_examples(job, data, kinds := kept_kinds(job))
     job.warn_stale(*([job.examples.name] if data.meta else []))
     sources = check_backend(config, data)
+    if resume:
+        check_resumable(config.train.backend)
     plan = show_plan(job, data)
     print_gate(job, kinds)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None

@@ -21,19 +21,28 @@ if TYPE_CHECKING:
     from composer_replication.training.loop import StepEngine, TrainResult
 
 
-def step_engine_of(config: Config, *, resume: bool) -> StepEngine | None:
-    """What takes the optimiser steps in the reference trainer's loop; None = that process itself.
+NOT_RESUMED = {
+    "verl": "verl's optimiser states are not in a checkpoint of this package",
+    "prime_rl": "prime-rl resumes by itself, from its own checkpoints",
+}
+"""Why some backends cannot go on with a run of this package."""
 
-    Raises ConfigError for a run that a backend cannot resume.
-    """
-    if config.train.backend != "verl":
-        return None
-    if resume:
+
+def check_resumable(backend: str) -> None:
+    """Raise ConfigError if runs of this backend cannot be resumed."""
+    if backend in NOT_RESUMED:
         raise ConfigError(
-            "verl's optimiser states are not in a checkpoint of this package",
+            NOT_RESUMED[backend],
             where="--resume",
             fix="start a new run from the run's weights (export), or use the reference trainer",
         )
+
+
+def step_engine_of(config: Config) -> StepEngine | None:
+    """What takes the optimiser steps in the reference trainer's loop; None = that process
+    itself."""
+    if config.train.backend != "verl":
+        return None
     from composer_replication.training.backends.verl_run import step_engine
 
     return step_engine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from composer_replication.cli.job import Job
 from composer_replication.core.rundir import RunDir
 
@@ -16,6 +18,11 @@ def write_for_prime_rl(job: Job, run: RunDir) -> int:
     job.screen.line(f" prime-rl  {path}: written, not run here")
     job.screen.line("           in a checkout of prime-rl that has this package installed:")
     job.screen.line(f"           {line}")
+    if Path(job.config.student.model).is_dir():
+        job.screen.line(
+            "           student.model is a folder, and prime-rl knows the chat templates of hub"
+            " names: name its own in [orchestrator.renderer]"
+        )
     if job.config.train.hint.weight or job.config.train.preference.weight:
         job.screen.line(
             "           the hint and preference channels reach it by a hook in its orchestrator:"

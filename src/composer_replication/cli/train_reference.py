@@ -64,7 +64,7 @@ def with_reference(
             on_step=shown,
             on_event=lambda event: show_event(job, event),
             on_progress=shown.progress,
-            step_engine=step_engine_of(config, resume=launch["resume"]),
+            step_engine=step_engine_of(config),
             exchange=open_exchange(config),
         )
     write_done({"run": str(result.run.path), "steps": result.steps})

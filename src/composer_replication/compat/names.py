@@ -1,7 +1,7 @@
-"""The names of each module path of the guide, and messages for those that are gone or to come.
+"""The names of each module path of the guide, and messages for those that are gone or elsewhere.
 
     from composer_replication.trainer.data_collator import CollatorConfig    # the top-level name
-    from composer_replication.recipes.monarch.actors import TrainerActor  # ImportError: to come
+    from composer_replication.recipes.monarch.actors import TrainerActor
 
 Nothing is imported before it is asked for: a path costs nothing, and every name is defined once (in
 the table of the package's __init__).
@@ -50,14 +50,11 @@ MODULES: dict[str, str] = {
     "recipes.monarch.actors": "GeneratorActor TrainerActor",
     "recipes.verl": "*",
 }
-"""The guide's module paths below `composer_replication`, and their names; "*" = every name is still
-to come."""
+"""The guide's module paths below `composer_replication`, and their names; "*" = every name is
+elsewhere."""
 
-TO_COME: dict[str, str] = {
-    "recipes.verl": (
-        "the verl backend is still to come; meanwhile use recompose train, or"
-        " ComposerReplicationTrainer on TRL"
-    ),
+ELSEWHERE: dict[str, str] = {
+    "recipes.verl": "its place is `recompose train --backend verl` (docs/backends/verl.md)",
 }
 GONE: dict[str, str] = {
     "build_batch": (
@@ -68,14 +65,14 @@ GONE: dict[str, str] = {
 
 
 def missing(name: str) -> ImportError | None:
-    """Return the error of a name that is gone or still to come; None for any other name.
+    """Return the error of a name that is gone or elsewhere; None for any other name.
 
     >>> str(missing("build_batch"))[:19], missing("compose_loss")
     ('build_batch is gone', None)
     """
     if name in GONE:
         return ImportError(f"{name} is gone: {GONE[name]}")
-    return ImportError(f"{name}: {TO_COME[name]}") if name in TO_COME else None
+    return ImportError(f"{name}: {ELSEWHERE[name]}") if name in ELSEWHERE else None
 
 
 def names_of(module: str) -> list[str]:
@@ -94,7 +91,7 @@ def module_getattr(module: str) -> Callable[[str], Any]:
         if name in names:
             return getattr(importlib.import_module("composer_replication"), name)
         if "*" in names and not name.startswith("_"):
-            raise ImportError(f"{path}.{name}: {TO_COME[path]}")
+            raise ImportError(f"{path}.{name}: {ELSEWHERE[path]}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return read

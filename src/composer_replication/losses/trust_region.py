@@ -14,6 +14,9 @@ from torch import Tensor
 
 from composer_replication.losses.sampled import floor_logprobs, ratio
 
+KL_TAU = 1e-3
+"""The weight of the squared log-ratio."""
+
 
 def dppo(
     logp_N: Tensor,
@@ -22,7 +25,7 @@ def dppo(
     *,
     mask_low: float = 0.2,
     mask_high: float = 0.2,
-    kl_tau: float = 1e-3,
+    kl_tau: float = KL_TAU,
 ) -> Tensor:
     """DPPO per token: a token is dropped if its probability moved too far.
 
@@ -67,7 +70,7 @@ def dppo_symmetric(
     advantage_N: Tensor,
     *,
     threshold: float = 0.1,
-    kl_tau: float = 1e-3,
+    kl_tau: float = KL_TAU,
 ) -> Tensor:
     """prime-rl's `ipo`: a token is dropped if its probability moved by more than threshold.
 
@@ -89,7 +92,7 @@ def reference_kl(
     ref_logp_N: Tensor,
     *,
     threshold: float = 0.2,
-    kl_tau: float = 1e-3,
+    kl_tau: float = KL_TAU,
 ) -> Tensor:
     """prime-rl's `ref_kl`: on-policy distillation from sampled tokens, A = sg(log p_ref - log p).
 

@@ -70,7 +70,7 @@ def test_a_request_takes_its_latency_and_its_bytes() -> None:
         times.append(clock.monotonic())  # 0.1 s, and 500 kB at 1 MB/s
         assert store.get("rounds/000000/delta/0000.a") == b"x" * 50_000
         times.append(clock.monotonic())
-        assert store.list("rounds") == ["rounds/000000/delta/0000.a"]
+        assert list(store.list("rounds")) == ["rounds/000000/delta/0000.a"]
         assert not store.create("rounds/000000/delta/0000.a", b"y")
         assert store.get("spec.json") is None
         assert (store.traffic.bytes_up, store.traffic.bytes_down) == (500_010, 500_000)

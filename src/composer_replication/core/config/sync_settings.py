@@ -29,9 +29,13 @@ class SyncSettings(Settings):
     codec: Literal["none", "bf16", "int8", "int4", "topk", "visible"] = "none"
     """How moves are sent: none = float32; int8 and int4 in blocks; topk = the 64 largest of 4096;
     visible = where a weight's bfloat16 value changes. What is left out is fed back."""
-    gather: Literal["peer", "publisher"] = "peer"
-    """"peer": everyone reads everyone's move; "publisher": one reads them and writes the mean, for
-    many replicas."""
+    gather: Literal["peer", "publisher", "tree"] = "peer"
+    """"peer": everyone reads everyone's move; "publisher": one reads them and writes the mean;
+    "tree": groups of `fanout` are added up, then groups of groups, for dozens of replicas and
+    more."""
+    fanout: int = Field(default=4, gt=1)
+    """How many moves or sums are added up at each node of a tree, which has as many levels as
+    `replicas` needs; with no more replicas than this it is "publisher"."""
     fragments: int = Field(default=1, gt=0)
     """Meet about one of so many parts of the weights at a time, for lower peaks of traffic."""
     replicas: int = Field(default=1, gt=0)

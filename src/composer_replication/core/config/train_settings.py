@@ -179,6 +179,16 @@ class VerlSettings(Settings):
         return self
 
 
+class PrimeRlSettings(Settings):
+    """The machines of the settings file that train.backend = "prime_rl" writes; half of them train,
+    half sample."""
+
+    gpus: int = Field(default=8, gt=1)
+    """GPUs of a node."""
+    nodes: int = Field(default=1, gt=0)
+    """More than one: half of the nodes train, the others sample; prime-rl starts them by SLURM."""
+
+
 class TrainSettings(Settings):
     """The trainer."""
 
@@ -187,6 +197,7 @@ class TrainSettings(Settings):
     needs rollouts.env), verl, prime-rl or actors of Monarch. What each hosts: docs/backends.md.
     Short: --backend trl."""
     verl: VerlSettings = VerlSettings()
+    prime_rl: PrimeRlSettings = PrimeRlSettings()
     steps: int = Field(default=20, gt=0)
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs are added in proportion. 1 cannot feed

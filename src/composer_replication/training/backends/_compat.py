@@ -9,22 +9,19 @@ with a newer version.
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import inspect
 import os
 from typing import Any
 
-from composer_replication.core.errors import ConfigError, first_line, install_fix, need
+from composer_replication.core.errors import ConfigError, first_line, need
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.registry import TRL, version_numbers
+from composer_replication.training.backends.registry import TRL
 
 HOOKS = {
     "_generate": ["prompts"],
     "_generate_and_score_completions": ["inputs"],
     "_compute_loss": ["model", "inputs"],
 }
-_FIX = f"{install_fix('trl')}; it asks for trl{TRL.tested}"
 _PARSERS = {
     **dict.fromkeys(
         ("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "chatml-tools"), "qwen3_template"
@@ -34,26 +31,11 @@ _PARSERS = {
 """TRL's call parser by family: that of the official template that writes calls in the same way."""
 
 
-def trl_problem() -> str:
-    """Why TRL cannot be used here, e.g. "TRL 1.14.2 is installed, this adapter is written for
-    >=1.16,<1.17"; "" if it can."""
-    if importlib.util.find_spec("trl") is None:
-        return "TRL is not installed"
-    installed = importlib.metadata.version("trl")
-    number = version_numbers(installed)
-    if TRL.lowest <= number < TRL.below:
-        return ""
-    return f"TRL {installed} is installed, this adapter is written for {TRL.tested}"
-
-
 def require_trl() -> None:
     """Raise MissingExtraError if TRL is not installed, ConfigError if it is another version or its
     hooks have changed."""
     _silence_trl()
-    if importlib.util.find_spec("trl") is None:
-        need("trl", extra="trl")
-    if problem := trl_problem():
-        raise ConfigError(problem, where="train.backend", fix=_FIX)
+    TRL.require()
     trainer = need("trl", extra="trl").GRPOTrainer
     for name, parameters in HOOKS.items():
         hook = getattr(trainer, name, None)
@@ -61,14 +43,14 @@ def require_trl() -> None:
             raise ConfigError(
                 f"GRPOTrainer.{name} of this TRL does not take ({', '.join(parameters)})",
                 where="train.backend",
-                fix=_FIX,
+                fix=TRL.command(),
             )
 
 
 def bases() -> tuple[Any, Any]:
     """(GRPOTrainer, GRPOConfig); (object, object) if TRL cannot be used: the derived classes call
     `require_trl` first."""
-    if trl_problem():
+    if TRL.problem():
         return object, object
     _silence_trl()
     trl = need("trl", extra="trl")

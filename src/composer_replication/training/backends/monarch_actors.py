@@ -24,7 +24,6 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
-from composer_replication.training.backends.monarch_hosted import require_monarch
 from composer_replication.training.backends.monarch_workers import (
     EnvironmentHost,
     GeneratorWorker,
@@ -75,7 +74,7 @@ class TrainerActor(Actor):
     checkpoints and its files."""
 
     def __init__(self) -> None:
-        require_monarch()
+        MONARCH.require()
         _use_cpu_without_a_card()
         self._rank: int = need("monarch.actor", extra="monarch").current_rank().rank
         self._worker = TrainerWorker()
@@ -119,7 +118,7 @@ class GeneratorActor(Actor):
     refused."""
 
     def __init__(self, parts: RunParts, number: int) -> None:
-        require_monarch()
+        MONARCH.require()
         device = _card(parts.config.monarch.trainers + number)
         self._worker = GeneratorWorker(parts, device=device)
 
@@ -161,7 +160,7 @@ class EnvironmentActor(Actor):
     """Holds environments for generators in other processes; one answers at a time."""
 
     def __init__(self, parts: RunParts) -> None:
-        require_monarch()
+        MONARCH.require()
         self._host = EnvironmentHost(parts)
 
     @endpoint

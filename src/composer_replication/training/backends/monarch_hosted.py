@@ -9,8 +9,7 @@ are hosted. What is refused plays or samples outside of the actors.
 from __future__ import annotations
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError, MissingExtraError
-from composer_replication.training.backends.registry import MONARCH
+from composer_replication.training.backends.refusals import refuse
 
 
 def check_hosted_by_monarch(config: Config) -> None:
@@ -35,14 +34,4 @@ def check_hosted_by_monarch(config: Config) -> None:
             "set train.fork = false, or use train.backend = reference",
         ),
     ]
-    for is_refused, where, problem, fix in rules:
-        if is_refused:
-            raise ConfigError(problem, where=where, fix=fix)
-
-
-def require_monarch() -> None:
-    """Raise MissingExtraError if Monarch is missing, ConfigError if it is not a version that was
-    tested."""
-    if problem := MONARCH.problem():
-        kind = ConfigError if MONARCH.installed() else MissingExtraError
-        raise kind(problem, where="train.backend", fix=MONARCH.command())
+    refuse("monarch", rules)

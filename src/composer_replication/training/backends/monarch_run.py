@@ -64,6 +64,11 @@ from composer_replication.training.run.run_logger import Listener
 HOSTS = "COMPOSER_MONARCH_HOSTS"
 """The variable with the addresses of Monarch's workers on other machines."""
 _STOP_S = 20.0
+_DELIVERY_TIMEOUT = "7d"
+"""How long Monarch keeps a message for a process that is dead. Monarch 0.7 returns it to the sender
+after that (30 s by default), and where the sender is gone too (the run ended, or both were killed)
+it ends this process with exit(1): hyperactor/src/client.rs, "client received undeliverable message:
+crashing". Dead processes are noticed without it, by their exit."""
 
 
 def train_with_monarch(
@@ -383,9 +388,10 @@ class _Forward:
 
 
 def _prepare_process() -> None:
-    """What must be so before the first actor: a fault is no reason to end this process, and the
-    actors' processes find the same modules."""
+    """What must be so before the first actor: neither a fault nor an undeliverable message is a
+    reason to end this process, and the actors' processes find the same modules."""
     _monarch("actor").unhandled_fault_hook = lambda failure: None
+    _monarch("config").configure(message_delivery_timeout=_DELIVERY_TIMEOUT)
     paths = [str(Path(path).resolve()) for path in sys.path if path and Path(path).exists()]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 

@@ -23,7 +23,12 @@ from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.losses.sampled import kl_estimate
-from composer_replication.losses.trust_region import dppo, dppo_symmetric, outside_region
+from composer_replication.losses.trust_region import (
+    KL_TAU,
+    dppo,
+    dppo_symmetric,
+    outside_region,
+)
 
 Mask = Literal["dppo", "ipo"]
 _STREAMS = ("inference_logprobs", "ref_logprobs", "advantages", "loss_mask", "loss_weights")
@@ -79,7 +84,7 @@ def loss_fn(
     dppo_mask_high: float = 0.2,
     dppo_mask_low: float = 0.2,
     adv_tau: float = 1.0,
-    kl_tau: float = 1e-3,
+    kl_tau: float = KL_TAU,
     mask: Mask = "dppo",
     ipo_threshold: float = 0.1,
 ) -> LossOutputs:

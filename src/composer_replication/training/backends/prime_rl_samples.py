@@ -4,9 +4,10 @@ stream.
     prime-rl's loss = rl / N_rl + ce / N_ce + ref_kl / N_ref_kl
 
 N_x counts the tokens of the whole step whose weight in stream x is not 0. The weights here hold
-what is missing to our means over the same step (docs/backends/prime_rl.md), so its sum is ours:
+what is missing to our means over the same step (docs/backends/prime_rl.md), so its sum is ours; the
+policy's own weight is in the arguments of loss_fn (`loss_kwargs`):
 
-    policy       rl       weight * N_rl / policy tokens                  advantages, sampler's logps
+    policy       rl       N_rl / policy tokens                           advantages, sampler's logps
     hint         ref_kl   weight * N_ref_kl / (tokens of the message * messages)     ref_logprobs
     preference   ce       + for the chosen side, - for the rejected one: minus the derivative of the
                           pair's loss by that side's log-prob, * weight * N_ce / pairs
@@ -109,7 +110,7 @@ def step_samples(
 
 def _policy_sample(example: TrainingExample, settings: TrainSettings) -> TokenStreams:
     """What an example's sampled messages train: every token with an advantage."""
-    size, weight = len(example.ids), settings.policy.weight
+    size, weight = len(example.ids), float(settings.policy.weight > 0)  # loss_kwargs has the rest
     mask, logprobs = [False] * size, [0.0] * size
     advantages, weights = [0.0] * size, [0.0] * size
     for action in example.actions:

@@ -1,39 +1,47 @@
 """The settings of a run that prime-rl hosts, and the files that start it there.
 
     check_prime_rl(config, pairs=data.pairs)      # refuses what prime-rl would compute otherwise
-    write_files(config, folder=run.path / "prime_rl", num_gpus=8)
+    write_files(config, folder=run.path / "prime_rl")
 
 As for TRL, a setting is hosted, or changes nothing that is trained, or must stay at its default.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.config.train_settings import PrimeRlSettings, TrainSettings
 from composer_replication.core.files import make_folder, write_text
+from composer_replication.losses.trust_region import KL_TAU
 from composer_replication.rollouts.verifiers_tasks import PLUGIN, plugin_source
 from composer_replication.tokens.example import PreferencePair
-from composer_replication.training.backends.trl_settings import walk_settings
+from composer_replication.training.backends.refusals import Rule, refuse, unread_rules
 from composer_replication.training.forwards.objectives import clips
+from composer_replication.training.run.optimiser import BETAS
 
 LOSS = "composer_replication.training.backends.prime_rl_loss.loss_fn"
 MASKS: Mapping[str, str] = {"dppo": "dppo", "dppo_symmetric": "ipo"}
 """The masks of prime_rl_loss by the names of our policy objectives."""
 _HOSTED_THERE: Mapping[str, str] = {
+    "student": "model",
     "train": (
         "backend steps learning_rate warmup_steps weight_decay max_grad_norm max_grad_norm_ratio"
         " balance checkpoint_every keep_checkpoints"
     ),
+    "train.prime_rl": "gpus nodes",
     "train.policy": "weight objective clip clip_high",
     "train.lm_ce": "weight",
     "train.hint": "weight divergence estimator teacher mean",
     "train.preference": "weight objective beta gamma label_smoothing anchor batch_pairs",
-    "rollouts": "env groups group_size temperature max_new_tokens max_context_tokens hint_sites",
+    "rollouts": (
+        "env groups group_size temperature max_new_tokens max_context_tokens max_staleness"
+        " hint_sites"
+    ),
 }
 HOSTED_THERE = frozenset(
     f"{group}.{name}" for group, names in _HOSTED_THERE.items() for name in names.split()
@@ -52,31 +60,33 @@ NOT_READ_THERE = frozenset(
     }
 )
 """They are about memory, speed or reports of the reference trainer, or about what is refused."""
-_REFERENCE = "or use train.backend = reference"
 
 
 def loss_kwargs(settings: TrainSettings) -> dict[str, Any]:
-    """The keyword arguments of loss_fn under these settings.
+    """The keyword arguments of loss_fn under these settings; both of its terms have the channel's
+    weight, so the file alone weighs the policy as asked.
 
-    >>> settings = TrainSettings.model_validate({"policy": {"objective": "dppo", "clip": 0.1}})
-    >>> loss_kwargs(settings)
-    {'mask': 'dppo', 'dppo_mask_low': 0.1, 'dppo_mask_high': 0.1}
+    >>> policy = {"objective": "dppo_symmetric", "weight": 0.5}
+    >>> loss_kwargs(TrainSettings.model_validate({"policy": policy}))
+    {'mask': 'ipo', 'ipo_threshold': 0.1, 'adv_tau': 0.5, 'kl_tau': 0.0005}
     """
     low, high = clips(settings.policy)
+    weight = settings.policy.weight
+    weights = {"adv_tau": weight, "kl_tau": KL_TAU * weight}
     if settings.policy.objective == "dppo_symmetric":
-        return {"mask": "ipo", "ipo_threshold": low}
-    return {"mask": "dppo", "dppo_mask_low": low, "dppo_mask_high": high}
+        return {"mask": "ipo", "ipo_threshold": low, **weights}
+    return {"mask": "dppo", "dppo_mask_low": low, "dppo_mask_high": high, **weights}
 
 
 def check_prime_rl(config: Config, *, pairs: Sequence[PreferencePair] = ()) -> None:
     """Raise ConfigError for a setting under which prime-rl would train something else than was
     asked for; the error names what works."""
-    for is_broken, where, problem, fix in (*_rules(config, pairs), *_unread(config)):
-        if is_broken:
-            raise ConfigError(f"prime-rl cannot host this: {problem}", where=where, fix=fix)
+    read = HOSTED_THERE | NOT_READ_THERE
+    unread = unread_rules(config, groups=("student", "train", "rollouts"), read=read)
+    refuse("prime_rl", [*_rules(config, pairs), *unread])
 
 
-def _rules(config: Config, pairs: Sequence[PreferencePair]) -> Iterator[tuple[bool, str, str, str]]:
+def _rules(config: Config, pairs: Sequence[PreferencePair]) -> Iterator[Rule]:
     """(broken, setting, problem, what works) of what cannot be the same in prime-rl."""
     train, hint, preference = config.train, config.train.hint, config.train.preference
     yield (
@@ -96,6 +106,12 @@ def _rules(config: Config, pairs: Sequence[PreferencePair]) -> Iterator[tuple[bo
         "train.balance",
         "its components are summed by their weights, no gradient norm is taken per channel",
         'set train.balance = "none" and choose the weights',
+    )
+    yield (
+        train.weight_decay > 0,
+        "train.weight_decay",
+        "its AdamW decays every weight, this package matrices alone",
+        "set train.weight_decay = 0",
     )
     yield (
         train.max_grad_norm_ratio > 0,
@@ -127,7 +143,7 @@ def _rules(config: Config, pairs: Sequence[PreferencePair]) -> Iterator[tuple[bo
         )
 
 
-def _hint_rules(config: Config) -> Iterator[tuple[bool, str, str, str]]:
+def _hint_rules(config: Config) -> Iterator[Rule]:
     """Its trainer sees log-probs of sampled tokens alone."""
     hint = config.train.hint
     yield (
@@ -150,32 +166,16 @@ def _hint_rules(config: Config) -> Iterator[tuple[bool, str, str, str]]:
     )
 
 
-def _unread(config: Config) -> Iterator[tuple[bool, str, str, str]]:
-    """A rule per setting of train and rollouts that is not at its default and is not read."""
-    defaults = Config()
-    for group in ("train", "rollouts"):
-        mine, plain = getattr(config, group), getattr(defaults, group)
-        pairs = zip(walk_settings(group, mine), walk_settings(group, plain), strict=True)
-        for (name, value), (_, default) in pairs:
-            if value != default and name not in HOSTED_THERE and name not in NOT_READ_THERE:
-                yield (
-                    True,
-                    name,
-                    f"it does not read {name} (= {value!r})",
-                    f"leave it at {default!r}, {_REFERENCE}",
-                )
-
-
-def write_files(config: Config, *, folder: Path, num_gpus: int = 8, num_nodes: int = 1) -> Path:
+def write_files(config: Config, *, folder: Path) -> Path:
     """Write prime-rl's settings file and the plugin with our tasks beside it; returns the settings
     file, which `launch_line` starts.
 
-    Half of the GPUs sample, half train. What prime-rl reads is in its own words, so the file can be
-    edited like any other of its settings files.
+    Half of the GPUs sample, half train (`train.prime_rl`). What prime-rl reads is in its own words,
+    so the file can be edited like any other of its settings files.
     """
     make_folder(folder)
     path = folder / "rl.toml"
-    write_text(path, settings_toml(config, num_gpus=num_gpus, num_nodes=num_nodes))
+    write_text(path, settings_toml(config))
     write_text(folder / f"{PLUGIN}.py", plugin_source())
     return path
 
@@ -186,72 +186,81 @@ def launch_line(path: Path) -> str:
     >>> launch_line(Path("runs/a/prime_rl/rl.toml"))
     'PYTHONPATH=runs/a/prime_rl uv run rl @ runs/a/prime_rl/rl.toml'
     """
-    return f"PYTHONPATH={path.parent} uv run rl @ {path}"
+    return f"PYTHONPATH={shlex.quote(str(path.parent))} uv run rl @ {shlex.quote(str(path))}"
 
 
-def settings_toml(config: Config, *, num_gpus: int, num_nodes: int) -> str:
+def settings_toml(config: Config) -> str:
     """prime-rl's settings of this run: model, loss, orchestrator and environment."""
-    train, rollouts = config.train, config.rollouts
-    kwargs = ", ".join(f"{key} = {_toml(value)}" for key, value in loss_kwargs(train).items())
-    training = max(num_gpus // 2, 1)
-    deployment = {"num_train_gpus": training, "num_infer_gpus": max(num_gpus - training, 1)}
-    if num_nodes > 1:
-        nodes = max(num_nodes // 2, 1)
-        deployment = {
-            "type": "multi_node",
-            "num_train_nodes": nodes,
-            "num_infer_nodes": max(num_nodes - nodes, 1),
-        }
-    tables: list[tuple[str, Mapping[str, Any]]] = [
-        ("", {"max_steps": train.steps, "seq_len": rollouts.max_context_tokens}),
-        ("[deployment]", deployment),
-        ("[model]", {"name": config.student.model}),
-        ("[trainer.loss]", {"type": "custom", "import_path": LOSS}),
-        (
-            "[trainer.optim]",
-            {
-                "lr": train.learning_rate,
-                "weight_decay": train.weight_decay,
-                "max_norm": train.max_grad_norm or NO_CLIP,
-            },
-        ),
-        ("[trainer.scheduler]", _scheduler(train)),
-        ("[ckpt]", {"interval": train.checkpoint_every, "keep_last": train.keep_checkpoints}),
-        (
-            "[orchestrator]",
-            {
-                "batch_size": rollouts.groups * rollouts.group_size,
-                "group_size": rollouts.group_size,
-            },
-        ),
-        ("[orchestrator.algo]", {"type": "grpo"}),
-        (
-            "[orchestrator.train.sampling]",
-            {
-                "temperature": rollouts.temperature,
-                "max_completion_tokens": rollouts.max_new_tokens,
-            },
-        ),
-        ("[[orchestrator.train.source]]", {"name": "composer"}),
-        ("[orchestrator.train.source.env.taskset]", {"id": PLUGIN, "env": rollouts.env}),
-        ("[orchestrator.train.source.env.agent.harness]", {"id": PLUGIN}),
-        ("[orchestrator.train.source.env.agent.runtime]", {"type": "subprocess"}),
-        ("[inference]", {}),
-    ]
     lines = ["# Written by recompose train --backend prime_rl. Not run here: it needs GPUs."]
-    for header, values in tables:
+    for header, values in (*_trainer_tables(config), *_orchestrator_tables(config)):
         lines += ["", header] if header else [""]
         lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
-        if header == "[trainer.loss]":
-            lines.append(f"kwargs = {{ {kwargs} }}")
     return "\n".join(lines) + "\n"
 
 
+Table = tuple[str, Mapping[str, Any]]
+
+
+def _trainer_tables(config: Config) -> Iterator[Table]:
+    """The run, the machines, the model, and what its trainer reads."""
+    train = config.train
+    yield "", {"max_steps": train.steps, "seq_len": config.rollouts.max_context_tokens}
+    yield from _deployment(train.prime_rl)
+    yield "[model]", {"name": config.student.model}
+    loss = {"type": "custom", "import_path": LOSS, "kwargs": loss_kwargs(train)}
+    yield "[trainer.loss]", loss
+    optimiser = {
+        "lr": train.learning_rate,
+        "betas1": BETAS[0],
+        "betas2": BETAS[1],
+        "weight_decay": train.weight_decay,
+        "max_norm": train.max_grad_norm or NO_CLIP,
+    }
+    yield "[trainer.optim]", optimiser
+    yield "[trainer.scheduler]", _scheduler(train)
+    yield "[ckpt]", {"interval": train.checkpoint_every, "keep_last": train.keep_checkpoints}
+
+
+def _deployment(machines: PrimeRlSettings) -> Iterator[Table]:
+    """Half of the GPUs of a node, or half of the nodes, train; the others sample."""
+    if machines.nodes == 1:
+        training = machines.gpus // 2
+        shares = {"num_train_gpus": training, "num_infer_gpus": machines.gpus - training}
+        yield "[deployment]", {"gpus_per_node": machines.gpus, **shares}
+        return
+    training = machines.nodes // 2
+    shares = {"num_train_nodes": training, "num_infer_nodes": machines.nodes - training}
+    yield "[deployment]", {"type": "multi_node", "gpus_per_node": machines.gpus, **shares}
+    yield "[slurm]", {"job_name": "composer"}
+
+
+def _orchestrator_tables(config: Config) -> Iterator[Table]:
+    """Batches, staleness, the environment and sampling."""
+    rollouts = config.rollouts
+    batch = {
+        "batch_size": rollouts.groups * rollouts.group_size,
+        "group_size": rollouts.group_size,
+        "max_off_policy_steps": rollouts.max_staleness,
+    }
+    yield "[orchestrator]", batch
+    yield "[orchestrator.algo]", {"type": "grpo"}
+    sampling = {
+        "temperature": rollouts.temperature,
+        "max_completion_tokens": rollouts.max_new_tokens,
+    }
+    yield "[orchestrator.train.sampling]", sampling
+    yield "[[orchestrator.train.source]]", {"name": "composer"}
+    yield "[orchestrator.train.source.env.taskset]", {"id": PLUGIN, "env": rollouts.env}
+    yield "[orchestrator.train.source.env.agent.harness]", {"id": PLUGIN}
+    yield "[orchestrator.train.source.env.agent.runtime]", {"type": "subprocess"}
+    yield "[inference]", {}
+
+
 def _scheduler(train: TrainSettings) -> dict[str, Any]:
-    """A constant rate, after a linear warm-up if there is one."""
-    if not train.warmup_steps:
-        return {"type": "constant"}
-    return {"type": "linear", "warmup_steps": train.warmup_steps, "decay_steps": 0}
+    """Up over the warm-up, then linearly down to 0, as `learning_rate` of run/optimiser.py; its
+    warm-up starts at 0 and ours at the first step of the ramp."""
+    decay = max(train.steps - train.warmup_steps, 0)
+    return {"type": "linear", "warmup_steps": train.warmup_steps, "decay_steps": decay}
 
 
 NO_CLIP = 1e9
@@ -259,4 +268,11 @@ NO_CLIP = 1e9
 
 
 def _toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    """A value of the file; a string of JSON is one of TOML.
+
+    >>> _toml({"name": 'a "b"', "weight": 0.5})
+    '{ name = "a \\\\"b\\\\"", weight = 0.5 }'
+    """
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value) if isinstance(value, str) else str(value)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from composer_replication.core.errors import pip_install
+from composer_replication.core.errors import ConfigError, MissingExtraError, pip_install
 
 FEATURES: Mapping[str, str] = {
     "policy": "policy channel",
@@ -36,8 +36,9 @@ class Backend:
 
     `lowest <= version < below` was tested. `hosts` has a word for each of `FEATURES` that works
     ("yes", or how far); a feature that is missing there is refused by name. `package` is "" if
-    nothing has to be installed; `on_index` is False if no package index has it. `steps` names the
-    function that opens its steps for a comparison (training/backends/step_check.py).
+    nothing has to be installed; `beside` is what it needs without saying so; `on_index` is False if
+    no package index has it. `steps` names the function that opens its steps for a comparison
+    (training/backends/step_check.py).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Backend:
     package: str = ""
     lowest: tuple[int, ...] = ()
     below: tuple[int, ...] = ()
+    beside: tuple[str, ...] = ()
     install: str = ""
     on_index: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +84,14 @@ class Backend:
         """The command that installs it; "" if there is none."""
         if self.install or not self.package:
             return self.install
-        return pip_install(f"{self.package}{self.tested}")
+        return pip_install(f"{self.package}{self.tested}", *self.beside)
+
+    def require(self) -> None:
+        """Raise MissingExtraError if the package is missing, ConfigError if its version was not
+        tested; both name the command that installs it."""
+        if problem := self.problem():
+            kind = ConfigError if self.installed() else MissingExtraError
+            raise kind(problem, where="train.backend", fix=self.command())
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -116,12 +125,16 @@ TRL = Backend(
     package="trl",
     lowest=(1, 16),
     below=(1, 17),
+    beside=("datasets>=5.2,<6",),
     hosts={
-        **dict.fromkeys(("policy", "hint_full", "preference", "rollouts", "lora"), "yes"),
+        **dict.fromkeys(
+            ("policy", "hint_full", "hint_sampled", "preference", "rollouts", "lora"), "yes"
+        ),
         "ranks": "replicated",
         "resume": "yes",
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
+    steps="composer_replication.training.backends.trl_check:trl_steps",
 )
 PRIME_RL = Backend(
     name="prime_rl",
@@ -135,6 +148,9 @@ PRIME_RL = Backend(
         "policy": "dppo and dppo_symmetric",
         "hint_sampled": "by ref_kl weights",
         "preference": "by signed ce weights",
+        "rollouts": "played by its orchestrator",
+        "overlap": "always, up to rollouts.max_staleness steps",
+        "ranks": "its own",
     },
     limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
     steps="composer_replication.training.backends.prime_rl_check:prime_rl_steps",
@@ -145,6 +161,7 @@ VERL = Backend(
     package="verl",
     lowest=(0, 9, 1),
     below=(0, 10),
+    beside=("cachetools", "fastapi", "uvicorn"),
     hosts={
         **dict.fromkeys(
             ("policy", "hint_full", "hint_sampled", "preference", "imported", "rollouts"), "yes"

@@ -108,6 +108,8 @@ class ComposerReplicationConfig(_Config):
     hint_teacher: str = "frozen"
     hint_mean: str = "site"
     """The hint's mean: "site" = over mistaken messages, "token" = over their tokens."""
+    hint_options: dict | None = None
+    """More settings of train.hint by name, e.g. {"estimator": "top_k", "top_k": 16}."""
     hint_sites: int = 0
     """The most hint views of a step, over all ranks; 0 = all. With fewer views, the channel weighs
     less in proportion."""
@@ -149,6 +151,7 @@ class ComposerReplicationConfig(_Config):
             "divergence": self.hint_divergence,
             "beta": self.hint_beta,
             "temperature": self.hint_temperature,
+            **(self.hint_options or {}),
         }
         return TrainSettings.model_validate(
             {
@@ -281,6 +284,11 @@ class ComposerReplicationTrainer(_Trainer):
     def references(self) -> Mapping[Channel, Reference]:
         """The models that score without gradient, by channel."""
         return self._scorer.references
+
+    @property
+    def channel_weights(self) -> Mapping[Channel, float]:
+        """The weight of each channel; 0 = off."""
+        return self._weights
 
     @property
     def health(self) -> Health:

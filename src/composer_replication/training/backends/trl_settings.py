@@ -11,19 +11,19 @@ later must stay at its default until it is named here, so none is ever ignored s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from composer_replication.core.config.base import Settings, stage_seed
-from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS, RolloutSettings
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.backends.refusals import Rule, refuse, unread_rules
 from composer_replication.training.backends.trl import ComposerReplicationConfig
 from composer_replication.training.forwards.objectives import clips
 
@@ -34,7 +34,11 @@ _HOSTED: Mapping[str, str] = {
     ),
     "train.policy": "weight objective clip clip_high",
     "train.lm_ce": "weight",
-    "train.hint": "weight divergence beta teacher temperature",
+    "train.hint": (
+        "weight divergence beta teacher temperature mean estimator top_k support rest entry_clip"
+    ),
+    "train.hint.taid": "schedule t_start t_end alpha momentum",
+    "train.hint.entropy": "tau top alpha h_max",
     "train.preference": "weight objective beta label_smoothing batch_pairs anchor",
     "train.health": (
         "max_kl max_unresolvable kl_episodes max_lost max_monitor_loss monitor_tasks monitor_every"
@@ -61,6 +65,8 @@ WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
         "rollouts.tool_threads": "TRL carries calls out one after another",
     }
 )
+_HINT_OPTIONS = {"estimator", "top_k", "support", "rest", "entry_clip", "taid", "entropy"}
+"""The settings of train.hint that have no argument of their own."""
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
@@ -74,14 +80,13 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """TRL's settings for the objectives of forwards/objectives.py. Its dapo and cispo also divide by
 the tokens of flat groups, so they are other losses."""
-_REFERENCE = "or use train.backend = reference"
 
 
 def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     """Raise ConfigError for a setting under which the TRL backend would train something else than
     was asked for."""
     train, rollouts = config.train, config.rollouts
-    rules: list[tuple[bool, str, str, str]] = [
+    rules: list[Rule] = [
         (
             rollouts.env not in BUILT_IN_ENVS,
             "rollouts.env",
@@ -101,10 +106,10 @@ def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
             "use frozen or live",
         ),
         (
-            train.hint.divergence in ("taid", "eopd", "soft_gate"),
-            "train.hint.divergence",
-            f"{train.hint.divergence} is not passed on",
-            "use one of the KLs or jsd",
+            train.hint.divergence == "taid" and train.hint.taid.schedule != "fixed",
+            "train.hint.taid.schedule",
+            "the teacher's share in the mixture stays what it is at the start",
+            'set it to "fixed"',
         ),
         (
             train.policy.objective not in OBJECTIVES,
@@ -147,42 +152,13 @@ def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
                 "say how many pairs a step has",
             ),
         ]
-    for name, value, default in _changed_settings(config):
-        if name not in HOSTED and name not in WITHOUT_EFFECT:
-            rules.append(
-                (
-                    True,
-                    name,
-                    f"it does not read {name} (= {value!r})",
-                    f"leave it at {default!r}, {_REFERENCE}",
-                )
-            )
-    for is_broken, where, problem, fix in rules:
-        if is_broken:
-            raise ConfigError(f"the TRL backend cannot do this: {problem}", where=where, fix=fix)
+    rules += unread_rules(config, groups=("train", "rollouts"), read=HOSTED | WITHOUT_EFFECT.keys())
+    refuse("trl", rules)
 
 
-def _changed_settings(config: Config) -> Iterator[tuple[str, Any, Any]]:
-    """(name, value, default) of the settings of train and rollouts that are not at their
-    default."""
-    for group, settings, default in (
-        ("train", config.train, TrainSettings()),
-        ("rollouts", config.rollouts, RolloutSettings()),
-    ):
-        pairs = zip(walk_settings(group, settings), walk_settings(group, default), strict=True)
-        yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
-
-
-def walk_settings(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Settings and their values, by dotted name."""
-    if not isinstance(value, Settings):
-        yield name, value
-        return
-    for key in type(value).model_fields:
-        yield from walk_settings(f"{name}.{key}", getattr(value, key))
-
-
-def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
+def trl_settings(
+    config: Config, *, output: Path, longest_prompt: int, save_strategy: str = "steps"
+) -> ComposerReplicationConfig:
     """The run's settings as TRL's: one generation batch is one optimiser step, cut so that a
     forward holds at most train.micro_tokens."""
     train, rollouts = config.train, config.rollouts
@@ -233,7 +209,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         report_to="none",
         logging_steps=1,
         disable_tqdm=True,
-        save_strategy="steps",
+        save_strategy=save_strategy,
         save_steps=train.checkpoint_every,
         save_total_limit=train.keep_checkpoints + 1,  # the newest may be cut off by a kill
         policy_weight=train.policy.weight,
@@ -243,6 +219,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         hint_temperature=hint.temperature,
         hint_teacher=hint.teacher,
         hint_mean=hint.mean,
+        hint_options=hint.model_dump(include=_HINT_OPTIONS),
         hint_sites=rollouts.hint_sites,
         preference_weight=preference.weight,
         preference_beta=preference.beta,

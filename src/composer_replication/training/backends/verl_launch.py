@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import MissingExtraError
-from composer_replication.training.backends.registry import BACKENDS
+from composer_replication.training.backends.registry import VERL
 from composer_replication.training.backends.verl_rows import Item, needs_start, rows_of_ranks
 from composer_replication.training.draws.batch_sampler import share
 from composer_replication.training.run.optimiser import BETAS
@@ -45,12 +44,6 @@ class VerlGroup(Protocol):
     def gather(self, kind: str) -> dict[str, Tensor]:
         """All "weights" or "gradients" by name."""
         ...
-
-
-def require_verl() -> None:
-    """Raise MissingExtraError if verl is missing or of another version than the tested ones."""
-    if problem := BACKENDS["verl"].problem():
-        raise MissingExtraError(problem, where="train.backend", fix=BACKENDS["verl"].command())
 
 
 def prepare_environment() -> dict[str, str]:
@@ -118,8 +111,8 @@ def worker_config(config: Config, *, folder: Path) -> Any:
 @contextmanager
 def open_group(config: Config, *, folder: Path) -> Iterator[VerlGroup]:
     """verl's workers with the weights of `folder`: `train.verl.ray_workers` Ray workers, or the
-    ranks of this launch. Raises MissingExtraError without verl."""
-    require_verl()
+    ranks of this launch. Raises like `Backend.require` without verl."""
+    VERL.require()
     variables = prepare_environment()
     opened = _ray_group if config.train.verl.ray_workers else _local_group
     with opened(config, folder=folder, variables=variables) as group:

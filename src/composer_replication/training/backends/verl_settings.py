@@ -4,7 +4,7 @@ works instead."""
 from __future__ import annotations
 
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError
+from composer_replication.training.backends.refusals import refuse
 
 
 def check_hosted_by_verl(config: Config) -> None:
@@ -56,6 +56,4 @@ def check_hosted_by_verl(config: Config) -> None:
             "set it to 0, or train.backend = reference or monarch",
         ),
     )
-    for is_broken, where, problem, fix in rules:
-        if is_broken:
-            raise ConfigError(f"the verl backend cannot do this: {problem}", where=where, fix=fix)
+    refuse("verl", rules)

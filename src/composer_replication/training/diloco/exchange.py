@@ -17,6 +17,7 @@ import math
 import uuid as uuids
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -47,6 +48,7 @@ from composer_replication.training.diloco.round_records import (
     round_folder,
     to_bytes,
 )
+from composer_replication.training.diloco.tree_gather import TreeGather
 
 _POLLS_PER_REFRESH = 4
 _FIRST_LOOK = 0.75
@@ -81,9 +83,11 @@ class Exchange:
     round: int
     theta_sha256: str
     history: list[list[int]]
-    _offers: RoundOffers = field(init=False)
+    offers: RoundOffers = field(init=False)
+    tree: TreeGather | None = None
     _proposed: tuple[Commit, OuterState] | None = None
     _last_wait_s: float = 0.0
+    _expected: set[int] | None = None
 
     @classmethod
     def join(
@@ -107,7 +111,8 @@ class Exchange:
         """
         clock, timing = clock or Clock(), timing or Timing()
         spec = agree_on_spec(store, spec)
-        anchors, slots = Anchors(store, start.numel()), Slots(store)
+        anchors, width = Anchors(store, start.numel()), spec.fanout if spec.levels > 1 else 0
+        slots = Slots(store, groups=spec.group, width=width)
         if not anchors.rounds():
             anchors.write(0, OuterState.start(start))
         nobody = SlotClaim(slot=-1, epoch=0, uuid=uuid or uuids.uuid4().hex[:12], round=0)
@@ -124,6 +129,8 @@ class Exchange:
             theta_sha256="",
             history=[],
         )
+        if width:
+            exchange.tree = TreeGather(exchange, timing.grace_s)
         exchange.reload()
         while (commit := exchange.committed()) is not None:
             exchange.apply(commit)
@@ -134,6 +141,7 @@ class Exchange:
             takeover=takeover,
             earlier=earlier,
         )
+        exchange._remember()
         return exchange
 
     @property
@@ -155,14 +163,19 @@ class Exchange:
             if state is None:
                 continue
             self._enter(number, state, sha256=vector_sha256(state.theta))
-            earlier = range(max(0, number - self.spec.recent), number)
-            found = [self._read_commit(at) for at in earlier]
-            self.history = [commit.slots for commit in found if commit is not None]
+            self._remember()
             return
         raise SyncError(
             f"the blobs of round {self.round} are gone, and no later state stands in the store",
             fix="start the run in a new folder of the store, from its newest checkpoint",
         )
+
+    def _remember(self) -> None:
+        """Read who took part in the last rounds."""
+        earlier = range(max(0, self.round - self.spec.recent), self.round)
+        found = [self._read_commit(at) for at in earlier]
+        self.history = [commit.slots for commit in found if commit is not None]
+        self._expected = None
 
     def committed(self) -> Commit | None:
         """The outcome of this round, if there is one already."""
@@ -189,9 +202,9 @@ class Exchange:
             tokens=tokens,
             steps=steps,
         )
-        place = offer_key(self.round, self.claim)
+        place = offer_key(self.round, self.claim, self.spec.group(self.claim.slot))
         self.store.create(place, to_bytes(offer))
-        self._offers.add(place, offer, sent)
+        self.offers.add(place, offer, sent)
         return sent
 
     def settle(self) -> Commit:
@@ -203,22 +216,16 @@ class Exchange:
         pause = self._until_first_look()
         while True:
             looked = self.clock.monotonic()
-            keys = self.store.list(round_folder(self.round))
-            if commit_key(self.round) in keys and (commit := self.committed()) is not None:
+            if self.tree is not None:
+                commit = self.committed() or self.tree.climb(looked - began)
+            else:
+                commit, quorum_at = self._look(quorum_at)
+            if commit is not None:
                 self._last_wait_s = looked - began
                 return commit
-            self._offers.read(keys, fetch=self._gathers())
-            now = self.clock.monotonic()
-            if quorum_at is None and len(self._offers.valid()) >= self.spec.quorum:
-                quorum_at = now
-            waited = 0.0 if quorum_at is None else now - quorum_at
-            if self._is_time(waited) or polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
-                self.slots.refresh()
-                self.slots.check_held(self.claim)
-            if self._is_time(waited) and (commit := self._propose()) is not None:
-                self._last_wait_s = looked - began
-                return commit
-            if now - began > self.timing.stall_s:
+            if polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
+                self.check_slot()
+            if self.clock.monotonic() - began > self.timing.stall_s:
                 raise self._stalled()
             self.clock.sleep(pause)
             pause, polls = min(self.timing.max_poll_s, pause * 1.5), polls + 1
@@ -227,9 +234,25 @@ class Exchange:
         """Wait for most of the time that the last round's offers took, as a LIST costs more than a
         moment; returns how long to wait after a look that came too early."""
         most, usual = self.timing.max_poll_s, self._last_wait_s
+        if self.tree is not None:  # whose turn comes on the lowest level is not late on the others
+            return self.timing.poll_s
         if usual > self.timing.poll_s:
             self.clock.sleep(min(most, usual * _FIRST_LOOK))
         return min(most, max(self.timing.poll_s, usual * (1.2 - _FIRST_LOOK)))
+
+    def _look(self, quorum_at: float | None) -> tuple[Commit | None, float | None]:
+        """The outcome, proposed if the time has come, and since when there is a quorum."""
+        keys = self.store.list(round_folder(self.round))
+        if commit_key(self.round) in keys and (commit := self.committed()) is not None:
+            return commit, quorum_at
+        self.offers.read(keys, fetch=self._gathers())
+        now = self.clock.monotonic()
+        if quorum_at is None and len(self.offers.offered()) >= self.spec.quorum:
+            quorum_at = now
+        waited = 0.0 if quorum_at is None else now - quorum_at
+        if self._is_time(waited):
+            self.check_slot()
+        return (self._propose() if self._is_time(waited) else None), quorum_at
 
     def mean(self, commit: Commit) -> Tensor:
         """The mean pseudo-gradient of this round's outcome, before it is applied; raises GoneError
@@ -256,7 +279,8 @@ class Exchange:
         """The state that a commit leads to; raises SyncError if it is another one here."""
         if self._proposed is not None:
             mine, state = self._proposed
-            if (mine.offers, mine.theta_sha256) == (commit.offers, commit.theta_sha256):
+            is_same = mine.by == commit.by or (mine.offers and mine.offers == commit.offers)
+            if is_same and mine.theta_sha256 == commit.theta_sha256:
                 return state
         state = self._stepped(self._gradient(commit))
         if (found := vector_sha256(state.theta)) != commit.theta_sha256:
@@ -271,6 +295,7 @@ class Exchange:
     def check_slot(self) -> None:
         """Raise SlotTakenError if this slot was taken over."""
         self.slots.refresh()
+        self._expected = None
         self.slots.check_held(self.claim)
 
     def leave(self) -> None:
@@ -278,16 +303,19 @@ class Exchange:
         self.slots.release(self.claim)
 
     def expected(self) -> set[int]:
-        """The slots that a proposal waits for: those of the last commits, and those that joined."""
-        live = self.slots.live()
-        recent = {slot for slots in self.history for slot in slots}
-        joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
-        return (recent & live.keys()) | joined
+        """The slots that a proposal waits for, in a tree of this group: those of the last commits,
+        and those that joined."""
+        if self._expected is None:
+            live = self.slots.live()
+            recent = {slot for slots in self.history for slot in slots}
+            joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
+            self._expected = (recent - self.slots.released) | joined
+        return self._expected
 
     def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:
         self.state, self.round, self.theta_sha256 = state, number, sha256
-        self._proposed = None
-        self._offers = RoundOffers(
+        self._proposed = self._expected = None
+        self.offers = RoundOffers(
             store=self.store,
             slots=self.slots,
             clock=self.clock,
@@ -301,7 +329,8 @@ class Exchange:
     def _read_commit(self, number: int) -> Commit | None:
         key = commit_key(number)
         data = self.store.get(key)
-        return None if data is None else from_bytes(Commit, data, key=key)
+        commit = None if data is None else from_bytes(Commit, data, key=key)
+        return commit if commit is None or self.tree is None else self.tree.view(commit)
 
     def _gathers(self) -> bool:
         """Whether this replica reads the others' blobs: all do, or the lowest slot expected."""
@@ -311,36 +340,44 @@ class Exchange:
 
     def _is_time(self, waited_s: float) -> bool:
         """Whether to propose now; a publisher's deputies wait twice as long as it does."""
-        offers = self._offers.valid()
-        if len(offers) < self.spec.quorum:
+        offered = self.offers.offered()
+        if len(offered) < self.spec.quorum:
             return False
         if waited_s >= self.timing.grace_s * (1 if self._gathers() else 2):
             return True
-        if self.round == 0 and len(offers) < self.spec.replicas:
+        if self.round == 0 and len(offered) < self.spec.replicas:
             return False
-        return self._gathers() and offers.keys() >= self.expected()
+        return self._gathers() and offered >= self.expected()
 
     def _propose(self) -> Commit | None:
         """Create the commit of what was offered; returns the one that stands, None if no offer can
         be used."""
-        offers = self._offers.accepted(max_norm_ratio=self.spec.max_norm_ratio)
-        if not offers:
+        offers = self.offers.accepted(max_norm_ratio=self.spec.max_norm_ratio)
+        if not offers or len(self.offers.valid()) < self.spec.quorum:
             return None
-        deltas = [self._offers.delta(offer) for offer in offers]
+        deltas = [self.offers.delta(offer) for offer in offers]
         gradient = mean_gradient(deltas, self._shares(offers))
-        state = self._stepped(gradient)
         norm = float(gradient.norm())
         spread = sum(distance(delta, gradient) ** 2 for delta in deltas) / len(deltas)
+        return self.commit(
+            gradient,
+            offers=offers,
+            count=len(offers),
+            refused=self.offers.refused(),
+            norms=[self.offers.norm(offer) for offer in offers],
+            drift=math.sqrt(spread) / norm if norm else 0.0,
+        )
+
+    def commit(self, gradient: Tensor, **about: Any) -> Commit | None:
+        """Create the commit of a mean pseudo-gradient; returns the one that stands."""
+        state = self._stepped(gradient)
+        about |= self._publish(gradient)
         commit = Commit(
             round=self.round,
-            offers=offers,
             theta_sha256=vector_sha256(state.theta),
             by=self.claim.uuid,
-            refused=self._offers.refused(),
-            norms=[self._offers.norm(offer) for offer in offers],
-            drift=math.sqrt(spread) / norm if norm else 0.0,
             step_norm=distance(state.theta, self.state.theta),
-            **self._publish(gradient),
+            **about,
         )
         self._proposed = (commit, state)
         if self.store.create(commit_key(self.round), to_bytes(commit)):
@@ -367,15 +404,13 @@ class Exchange:
     def _gradient(self, commit: Commit) -> Tensor:
         """The mean pseudo-gradient that a commit names."""
         if commit.merged:
-            return self._offers.read_blob(commit.merged, commit.merged_sha256)
-        deltas = [self._offers.delta(offer) for offer in commit.offers]
+            return self.offers.read_blob(commit.merged, commit.merged_sha256)
+        deltas = [self.offers.delta(offer) for offer in commit.offers]
         return mean_gradient(deltas, self._shares(commit.offers))
 
     def _stalled(self) -> SyncError:
-        offered, waiting = (
-            sorted(self._offers.valid()),
-            sorted(self.expected() - self._offers.valid().keys()),
-        )
+        slots = self.offers.offered()
+        offered, waiting = sorted(slots), sorted(self.expected() - slots)
         return SyncError(
             f"round {self.round} had no outcome after {self.timing.stall_s:g} s: slots {offered}"
             f" offered, a quorum is {self.spec.quorum}, slots {waiting} are waited for",

@@ -59,16 +59,24 @@ def mean_gradient(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """
     if not deltas or len(deltas) != len(weights):
         raise DataError(f"{len(deltas)} pseudo-gradients with {len(weights)} weights")
-    equal = len(set(weights)) == 1
-    if equal and len(deltas) > 1:
-        total = deltas[0] + deltas[1]
-        for delta in deltas[2:]:
-            total.add_(delta)
+    if len(set(weights)) == 1:
+        return sum_gradients(deltas, ()).div_(len(deltas))
+    return sum_gradients(deltas, weights).div_(sum(weights))
+
+
+def sum_gradients(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The sum in the order given, in memory of its own; () for weights of one.
+
+    >>> sum_gradients([torch.tensor([1.0]), torch.tensor([4.0])], [1, 2]).item()
+    9.0
+    """
+    if not weights and len(deltas) > 1:
+        total, done = deltas[0] + deltas[1], 2  # one pass over memory less than a copy
     else:
-        total = deltas[0].clone() if equal else deltas[0] * weights[0]
-        for delta, weight in zip(deltas[1:], weights[1:], strict=True):
-            total.add_(delta * weight)
-    return total.div_(len(deltas) if equal else sum(weights))
+        total, done = deltas[0] * weights[0] if weights else deltas[0].clone(), 1
+    for at, delta in enumerate(deltas[done:], start=done):
+        total.add_(delta * weights[at] if weights else delta)
+    return total
 
 
 def outer_step(

@@ -7,7 +7,7 @@ released slot, or one that nobody claimed, is free.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -84,17 +84,28 @@ def _weight_differences(theirs: Spec, mine: Spec) -> list[str]:
 
 @dataclass(slots=True)
 class Slots:
-    """The claims in the store, as far as they were read."""
+    """The claims in the store, as far as they were read: in a tree, those of one group.
+
+    `groups` gives the folder of a slot's group; a group has `width` slots.
+    """
 
     store: BlobStore
+    groups: Callable[[int], str] = field(default=lambda slot: "")
+    width: int = 0
+    first: int = 0
     newest: dict[int, SlotClaim] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
+    _keys: Sequence[str] = ()
 
     def refresh(self) -> None:
         """Read the claims: one LIST, and one GET for each new one."""
+        keys = self.store.list(f"slots/{self.groups(self.first)}".rstrip("/"))
+        if keys == self._keys:  # they are added, and never changed
+            return
+        self._keys = keys
         newest: dict[int, int] = {}
         left: set[tuple[int, int]] = set()
-        for key in self.store.list("slots"):
+        for key in keys:
             if (found := read_claim_key(key)) is None:
                 continue
             slot, epoch, is_left = found
@@ -119,9 +130,14 @@ class Slots:
 
         `earlier` are the uuids of this replica's earlier lives: what they hold is its own.
         """
+        if slot is not None:
+            self._look_at(slot)
         while True:
             self.refresh()
             wanted = self._free() if slot is None else slot
+            if wanted is None:
+                self._look_at(self.first + self.width)
+                continue
             holder = self.newest.get(wanted)
             free = holder is None or wanted in self.released or holder.uuid in earlier
             if not free and not takeover and holder is not None:
@@ -132,7 +148,8 @@ class Slots:
                 )
             epoch = 0 if holder is None else holder.epoch + 1
             mine = SlotClaim(slot=wanted, epoch=epoch, uuid=uuid, round=round_number)
-            if self.store.create(claim_key(wanted, epoch), to_bytes(mine)):
+            key = claim_key(wanted, epoch, group=self.groups(wanted))
+            if self.store.create(key, to_bytes(mine)):
                 self.newest[wanted] = mine
                 self.released.discard(wanted)
                 return mine
@@ -157,14 +174,24 @@ class Slots:
 
     def release(self, claim: SlotClaim) -> None:
         """Say that a replica leaves: nobody waits for it any more."""
-        self.store.create(claim_key(claim.slot, claim.epoch, left=True), b"")
+        group = self.groups(claim.slot)
+        self.store.create(claim_key(claim.slot, claim.epoch, group=group, left=True), b"")
 
-    def _free(self) -> int:
+    def _look_at(self, slot: int) -> None:
+        """Turn to the group of a slot."""
+        if self.width and slot // self.width != self.first // self.width:
+            self.newest, self.released, self._keys = {}, set(), ()
+            self.first = slot - slot % self.width
+
+    def _free(self) -> int | None:
+        """The lowest free slot; None if the group has none."""
         taken = self.live()
-        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        num = self.width or len(taken) + 1
+        slots = range(self.first, self.first + num)
+        return next((slot for slot in slots if slot not in taken), None)
 
     def _read(self, slot: int, epoch: int) -> SlotClaim:
-        key = claim_key(slot, epoch)
+        key = claim_key(slot, epoch, group=self.groups(slot))
         data = self.store.get(key)
         if data is None:
             raise SyncError(f"{key} was listed and is gone", fix="leave the store's files alone")

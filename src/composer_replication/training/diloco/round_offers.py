@@ -42,6 +42,8 @@ class RoundOffers:
     theta_sha256: str
     schema_sha256: str
     poll_s: float
+    _unread: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _listed: frozenset[str] = frozenset()
     _offers: dict[str, Offer | None] = field(default_factory=dict)
     _deltas: dict[str, Tensor] = field(default_factory=dict)
     _norms: dict[str, float] = field(default_factory=dict)
@@ -52,12 +54,25 @@ class RoundOffers:
         self._offers[key], self._deltas[offer.blob] = offer, delta
 
     def read(self, keys: Sequence[str], *, fetch: bool) -> None:
-        """Read the offers that are new and, with `fetch`, their blobs."""
-        for key in keys:
-            if key not in self._offers and (found := read_offer_key(key)) is not None:
-                self._offers[key] = self._read(key, found)
-        for offer in self.valid().values() if fetch else ():
+        """Take note of the offers among these keys; with `fetch` read them and their blobs."""
+        if len(keys) > len(self._listed):  # keys are added, and never changed
+            listed = frozenset(keys)
+            for key in sorted(listed - self._listed - self._offers.keys()):
+                if (found := read_offer_key(key)) is not None:
+                    self._unread[key] = found
+            self._listed = listed
+        if not fetch:
+            return
+        while self._unread:
+            key, found = next(iter(self._unread.items()))
+            self._offers[key] = self._read(key, found)
+            del self._unread[key]
+        for offer in self.valid().values():
             self._fetch(offer)
+
+    def offered(self) -> set[int]:
+        """The slots that have offered; what was not read yet counts as it stands."""
+        return {slot for slot, _ in self._unread.values()} | self.valid().keys()
 
     def valid(self) -> dict[int, Offer]:
         """The offers that could be committed, by slot: those of a slot's newest epoch."""
@@ -69,6 +84,7 @@ class RoundOffers:
 
     def accepted(self, *, max_norm_ratio: float) -> list[Offer]:
         """The offers in slot order without those that are damaged, not finite or exploding."""
+        self.read((), fetch=True)
         norms: dict[int, float] = {}
         offers = self.valid()
         for slot, offer in sorted(offers.items()):

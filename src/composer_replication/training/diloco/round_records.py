@@ -5,8 +5,17 @@ slots/0002/0000.json                  claim of slot 2, epoch 0; 0000.left = rele
 anchors/000008.safetensors            theta and momentum at the start of round 8
 rounds/000008/delta/0002.<uuid>       a pseudo-gradient
 rounds/000008/offer/0002.0000.json    its offer, written after the blob
-rounds/000008/merged.<uuid>           the mean, in gather mode "publisher"
+rounds/000008/merged.<uuid>           the mean, in gather modes "publisher" and "tree"
 rounds/000008/commit.json             the round's outcome: the first one written counts
+
+In gather mode "tree", with more replicas than its fanout, claims and offers stand in a folder of
+their group, so that nobody lists what does not concern him, and each group's sum beside its
+parent's other ones:
+
+slots/group-0001/0005/0000.json               the group of slots 4 to 7, with a fanout of 4
+rounds/000008/offer/group-0001/0005.0000.json
+rounds/000008/sum/1.0001.0004.<uuid>          the sum of group 1 over 4 moves
+rounds/000008/part/2.0000/0001.0004.<uuid>.json   its record, among those that node 2.0000 adds up
 """
 
 from __future__ import annotations
@@ -20,8 +29,9 @@ from composer_replication.core.errors import DataError
 
 PROTOCOL = 1
 SPEC = "spec.json"
-_CLAIM = re.compile(r"slots/(\d+)/(\d+)\.(json|left)")
-_OFFER = re.compile(r"rounds/\d+/offer/(\d+)\.(\d+)\.json")
+_CLAIM = re.compile(r"slots/(?:group-\d+/)?(\d+)/(\d+)\.(json|left)")
+_OFFER = re.compile(r"rounds/\d+/offer/(?:group-\d+/)?(\d+)\.(\d+)\.json")
+_PART = re.compile(r"rounds/\d+/part/\d+\.\d+/(\d+)\.(\d+)\.(\w+)\.json")
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +52,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     token_weights: bool = False
     codec: str = "none"
     gather: str = "peer"
+    fanout: int = 4
     fragments: int = 1
     replicas: int = 1
     quorum: int = 1
@@ -57,6 +68,32 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         """
         turn = round_number % self.fragments
         return slice(size * turn // self.fragments, size * (turn + 1) // self.fragments)
+
+    @property
+    def levels(self) -> int:
+        """How many times moves are added up on the way to the commit; once unless in a tree.
+
+        >>> Spec(weights=[], schema_sha256="", gather="tree", fanout=4, replicas=17).levels
+        3
+        """
+        levels = 1
+        while self.gather == "tree" and self.fanout**levels < self.replicas:
+            levels += 1
+        return levels
+
+    def node(self, slot: int, level: int) -> int:
+        """The node of a level that adds a slot's move up; the root, which is the last level's only
+        one, also takes slots beyond those that the tree was made for.
+
+        >>> spec = Spec(weights=[], schema_sha256="", gather="tree", fanout=4, replicas=17)
+        >>> [spec.node(16, level) for level in (1, 2, 3)]
+        [4, 1, 0]
+        """
+        return 0 if level >= self.levels else slot // self.fanout**level
+
+    def group(self, slot: int) -> str:
+        """The folder of a slot's group: "" if there is no tree."""
+        return f"group-{self.node(slot, 1):04d}/" if self.levels > 1 else ""
 
 
 class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,15 +121,48 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
 
 
+class SumRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's sum as its parent takes it: the record's key, and the sha256 of its bytes."""
+
+    index: int
+    key: str
+    sha256: str
+
+
+class Subtotal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node of the tree has added up: offers if it is a group, else the sums of other nodes.
+
+    `count` moves with `weight` (tokens, or one each) and `square`, the sum of their squared norms.
+    """
+
+    round: int
+    level: int
+    index: int
+    by: str
+    blob: str
+    sha256: str
+    base_sha256: str
+    count: int
+    weight: float
+    square: float
+    offers: list[Offer] = []
+    parts: list[SumRef] = []
+    refused: dict[str, str] = {}
+    norms: list[float] = []
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a round: whose pseudo-gradients count, in this order, and what they lead to.
 
-    `refused` says why an offer does not count, by slot. `drift` is the spread of the replicas: the
-    root mean square distance from their mean, over the mean's norm.
+    `refused` says why an offer does not count, by uuid. `drift` is the spread of the replicas: the
+    root mean square distance from their mean, over the mean's norm. In a tree `parts` are the sums
+    that the root took, and a replica that reads the commit fills in the offers of its own group.
     """
 
     round: int
     offers: list[Offer]
+    parts: list[SumRef] = []
+    count: int = 0
     theta_sha256: str
     by: str
     refused: dict[str, str] = {}
@@ -143,9 +213,39 @@ def delta_key(number: int, claim: SlotClaim) -> str:
     return f"{round_folder(number)}/delta/{claim.slot:04d}.{claim.uuid}"
 
 
-def offer_key(number: int, claim: SlotClaim) -> str:
+def offer_key(number: int, claim: SlotClaim, group: str = "") -> str:
     """Where a replica's offer stands."""
-    return f"{round_folder(number)}/offer/{claim.slot:04d}.{claim.epoch:04d}.json"
+    return f"{offer_folder(number, group)}/{claim.slot:04d}.{claim.epoch:04d}.json"
+
+
+def offer_folder(number: int, group: str = "") -> str:
+    """The folder of a group's offers."""
+    return f"{round_folder(number)}/offer/{group}".rstrip("/")
+
+
+def sum_key(number: int, node: tuple[int, int], *, count: int, uuid: str) -> str:
+    """Where the sum of a node, (level, index), over so many moves stands."""
+    return f"{round_folder(number)}/sum/{node[0]}.{node[1]:04d}.{count:04d}.{uuid}"
+
+
+def parts_folder(number: int, node: tuple[int, int]) -> str:
+    """The folder of the records that a node, (level, index), adds up."""
+    return f"{round_folder(number)}/part/{node[0]}.{node[1]:04d}"
+
+
+def part_key(number: int, parent: tuple[int, int], index: int, *, count: int, uuid: str) -> str:
+    """Where the record of a child's sum over so many moves stands."""
+    return f"{parts_folder(number, parent)}/{index:04d}.{count:04d}.{uuid}.json"
+
+
+def read_part_key(key: str) -> tuple[int, int, str] | None:
+    """(index, count, uuid) of a record's key; None for another.
+
+    >>> read_part_key(part_key(8, (2, 0), 1, count=4, uuid="ab"))
+    (1, 4, 'ab')
+    """
+    match = _PART.fullmatch(key)
+    return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def merged_key(number: int, uuid: str) -> str:
@@ -163,9 +263,9 @@ def anchor_round(key: str) -> int:
     return int(key.removeprefix("anchors/").removesuffix(".safetensors"))
 
 
-def claim_key(slot: int, epoch: int, *, left: bool = False) -> str:
+def claim_key(slot: int, epoch: int, *, group: str = "", left: bool = False) -> str:
     """Where a claim stands, or the word that its replica left."""
-    return f"slots/{slot:04d}/{epoch:04d}.{'left' if left else 'json'}"
+    return f"slots/{group}{slot:04d}/{epoch:04d}.{'left' if left else 'json'}"
 
 
 def read_claim_key(key: str) -> tuple[int, int, bool] | None:

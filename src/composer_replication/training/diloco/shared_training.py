@@ -239,6 +239,7 @@ def make_spec(config: Config, *, flat: FlatWeights, identity: Mapping[str, str])
         token_weights=sync.token_weights,
         codec=sync.codec,
         gather=sync.gather,
+        fanout=sync.fanout,
         fragments=sync.fragments,
         replicas=sync.replicas,
         quorum=sync.quorum,

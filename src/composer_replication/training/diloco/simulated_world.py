@@ -11,6 +11,7 @@ and its retries after failures; a blob appears the moment its upload ends.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 import random
@@ -48,9 +49,11 @@ class Simulation:
         self.now = 0.0
         self.blobs: dict[str, bytes] = {}
         self.errors: list[BaseException] = []
-        self._waiting: list[tuple[float, int, threading.Semaphore]] = []
+        self._folders: dict[str, list[str]] = {}
+        self._listings: dict[str, tuple[str, ...]] = {}
+        self._waiting: list[tuple[float, int, threading.Lock]] = []
         self._count = 0
-        self._done = threading.Semaphore(0)
+        self._done = _taken_lock()
 
     def start(self, body: Callable[[SimulatedClock], object], *, at: float = 0.0) -> None:
         """Let a thread run `body` from the simulated second `at` on; it begins in `run`."""
@@ -77,12 +80,41 @@ class Simulation:
 
     def sleep(self, seconds: float) -> None:
         """Let the calling thread sleep in simulated time."""
-        turn = self._enter(self.now + max(0.0, seconds))
+        at = self.now + max(0.0, seconds)
+        if not self._waiting or at < self._waiting[0][0]:
+            self.now = at  # nobody wakes up before: no other thread has to run
+            return
+        turn = self._enter(at)
         self._hand_on()
         turn.acquire()
 
-    def _enter(self, at: float) -> threading.Semaphore:
-        turn = threading.Semaphore(0)
+    def keep(self, key: str, data: bytes) -> bytes:
+        """Let a blob stand under a key, unless one does; returns the one that does."""
+        if key in self.blobs:
+            return self.blobs[key]
+        self.blobs[key] = data
+        for folder in _folders_of(key):
+            bisect.insort(self._folders.setdefault(folder, []), key)
+            self._listings.pop(folder, None)
+        return data
+
+    def remove(self, key: str) -> None:
+        """Take a blob away."""
+        if self.blobs.pop(key, None) is None:
+            return
+        for folder in _folders_of(key):
+            keys = self._folders[folder]
+            del keys[bisect.bisect_left(keys, key)]
+            self._listings.pop(folder, None)
+
+    def below(self, folder: str) -> Sequence[str]:
+        """The keys below a folder now, sorted."""
+        if folder not in self._listings:
+            self._listings[folder] = tuple(self._folders.get(folder, ()))
+        return self._listings[folder]
+
+    def _enter(self, at: float) -> threading.Lock:
+        turn = _taken_lock()
         self._count += 1
         heapq.heappush(self._waiting, (at, self._count, turn))
         return turn
@@ -93,6 +125,23 @@ class Simulation:
             return
         self.now, _, turn = heapq.heappop(self._waiting)
         turn.release()
+
+
+def _taken_lock() -> threading.Lock:
+    """A lock that another thread will release."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _folders_of(key: str) -> list[str]:
+    """The folders that a key is below.
+
+    >>> _folders_of("rounds/000000/commit.json")
+    ['rounds', 'rounds/000000']
+    """
+    parts = key.split("/")[:-1]
+    return ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
 class SimulatedClock(Clock):
@@ -133,8 +182,7 @@ class SimulatedStore:
         self.traffic.puts += 1
         self.traffic.bytes_up += size
         self._wait(size, self.link.up_bytes_s)
-        found = self.world.blobs.setdefault(key, bytes(data))
-        return found == data
+        return self.world.keep(key, bytes(data)) == data
 
     def get(self, key: str) -> bytes | None:
         """Download a blob, or find that there is none."""
@@ -147,7 +195,7 @@ class SimulatedStore:
 
     def list(self, prefix: str) -> Sequence[str]:
         """The keys below a folder when the request arrives; a page has a thousand of them."""
-        keys = sorted(key for key in self._below(prefix))
+        keys = self.world.below(prefix)
         pages = max(1, math.ceil(len(keys) / 1000))
         self.traffic.lists += pages
         for _ in range(pages):
@@ -158,15 +206,12 @@ class SimulatedStore:
         """Remove blobs; nobody waits for it."""
         for key in keys:
             self.traffic.deletes += 1
-            self.world.blobs.pop(key, None)
-
-    def _below(self, prefix: str) -> Sequence[str]:
-        return [key for key in tuple(self.world.blobs) if key.startswith(f"{prefix}/")]
+            self.world.remove(key)
 
     def _size(self, key: str, data: bytes) -> int:
         if "/delta/" in key:
             return round(len(data) * self.scale)
-        dense = "/merged." in key or key.startswith("anchors/")
+        dense = "/merged." in key or "/sum/" in key or key.startswith("anchors/")
         return round(len(data) * self.dense_scale) if dense else len(data)
 
     def _wait(self, size: int, bytes_s: float) -> None:
