@@ -22,9 +22,11 @@ def diloco_command(
     what: Literal["simulate"],
     /,
     *,
-    replicas: tuple[int, ...] = (8, 16, 32, 64),
+    replicas: tuple[int, ...] = (8, 32, 128, 1024),
     trained: float = 80.7e6,
     codec: str = "int8",
+    gather: str = "",
+    fanout: int = 4,
     inner_steps: int = 20,
     step_s: float = 30.0,
     rounds: int = 5,
@@ -48,11 +50,16 @@ def diloco_command(
     what
         `simulate`.
     replicas
-        How many; give it several times. The time of a simulation grows with the square.
+        How many; give it several times. 1,024 take a minute or less, except with --gather peer or
+        publisher, whose simulation grows with the square.
     trained
         How many weights are trained, e.g. 80.7e6 for rank 32 on a model of 7B.
     codec
         none, bf16, int8, int4, topk or visible.
+    gather
+        peer, publisher or tree; "" = peer up to eight replicas, then tree.
+    fanout
+        How many moves or sums a node of the tree adds up.
     inner_steps
         Optimiser steps between two syncs.
     step_s
@@ -81,11 +88,16 @@ def diloco_command(
 
     if not replicas or min(replicas) < 2:
         raise ConfigError(f"--replicas {replicas}", fix="give numbers from 2 on")
+    if gather not in ("", "peer", "publisher", "tree") or fanout < 2:
+        problem = f"--gather {gather} --fanout {fanout}"
+        raise ConfigError(problem, fix="use peer, publisher or tree, and a fanout from 2 on")
     speed = gbit * _GBIT
     link = Link(latency_s=latency_ms / 1000, up_bytes_s=speed, down_bytes_s=speed, failure=failure)
     scenario = Scenario(
         trained=trained,
         codec=codec,
+        gather=gather,
+        fanout=fanout,
         inner_steps=inner_steps,
         step_s=step_s,
         rounds=rounds,

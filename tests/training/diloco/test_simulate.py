@@ -3,22 +3,15 @@ throttled store confirms."""
 
 from __future__ import annotations
 
-import statistics
-import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
+from benchmarks.diloco_scale import RESULT, THROTTLED, measured
 from composer_replication.core.errors import ConfigError
-from composer_replication.training.diloco.blob_store import ObjectStore, Traffic
-from composer_replication.training.diloco.exchange import Exchange, Timing
-from composer_replication.training.diloco.flat_weights import schema_sha256
-from composer_replication.training.diloco.replica import Replica
-from composer_replication.training.diloco.round_records import Spec
 from composer_replication.training.diloco.simulate import Scenario, ring, simulate
 from composer_replication.training.diloco.simulated_world import (
     Link,
@@ -128,89 +121,31 @@ def test_the_ring_by_hand() -> None:
     assert ring(replace(SMALL, replicas=4), syncs=5).sync_s == pytest.approx(33.0)
 
 
-@dataclass
-class ThrottledStore:
-    """A real store behind a link that sleeps for each request's latency and bytes."""
-
-    inner: ObjectStore
-    link: Link
-
-    @property
-    def traffic(self) -> Traffic:
-        return self.inner.traffic
-
-    def _wait(self, size: int, bytes_s: float) -> None:
-        time.sleep(self.link.latency_s + size / bytes_s)
-
-    def create(self, key: str, data: bytes) -> bool:
-        self._wait(len(data), self.link.up_bytes_s)
-        return self.inner.create(key, data)
-
-    def get(self, key: str) -> bytes | None:
-        data = self.inner.get(key)
-        self._wait(len(data or b""), self.link.down_bytes_s)
-        return data
-
-    def list(self, prefix: str) -> Sequence[str]:
-        keys = self.inner.list(prefix)
-        self._wait(0, self.link.up_bytes_s)
-        return keys
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self.inner.delete(keys)
-
-
-def measured(scenario: Scenario, timing: Timing) -> float:
-    """The median seconds of a sync of real replicas, in threads over one throttled store."""
-    from obstore.store import MemoryStore
-
-    blobs, size = MemoryStore(), int(scenario.trained)
-    weights = [("flat", [size], "float32")]
-    spec = Spec(
-        weights=weights,
-        schema_sha256=schema_sha256(weights),
-        replicas=scenario.replicas,
-        quorum=max(1, scenario.replicas // 2),
-    )
-    seconds: list[float] = []
-    start = threading.Barrier(scenario.replicas)
-
-    def run(slot: int) -> None:
-        store = ThrottledStore(ObjectStore(blobs), scenario.link)
-        start.wait()
-        exchange = Exchange.join(store, spec, start=torch.zeros(size), slot=slot, timing=timing)
-        replica = Replica(exchange)
-        for number in range(scenario.rounds):
-            time.sleep(scenario.inner_steps * scenario.step_s)
-            noise = torch.Generator().manual_seed(100 * slot + number)
-            local = replica.base - torch.randn(size, generator=noise) * 1e-3
-            seconds.append(replica.sync(local, tokens=1, steps=1).seconds)
-
-    threads = [threading.Thread(target=run, args=(slot,)) for slot in range(scenario.replicas)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return statistics.median(seconds)
-
-
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_the_prediction_is_within_15_percent_of_real_replicas(replicas: int) -> None:
-    """The throttle is most of the time, so that a busy machine does not decide."""
-    link = Link(latency_s=0.15, latency_spread=0.0, up_bytes_s=4e5, down_bytes_s=4e5)
-    scenario = Scenario(
-        replicas=replicas,
-        trained=1e5,
-        rounds=3,
-        inner_steps=1,
-        step_s=1.0,
-        link=link,
-        poll_s=0.05,
-        max_poll_s=0.5,
-    )
-    timing = Timing(grace_s=120.0, stall_s=120.0, poll_s=0.05, max_poll_s=0.5)
-    real, predicted = measured(scenario, timing), simulate(scenario).sync_s
+@pytest.mark.parametrize(("replicas", "gather"), [(2, "peer"), (4, "peer"), (4, "tree")])
+def test_the_prediction_is_within_15_percent_of_real_replicas(replicas: int, gather: str) -> None:
+    scenario = replace(THROTTLED, replicas=replicas, gather=gather, fanout=2)
+    real, predicted = measured(scenario), simulate(scenario).sync_s
     assert predicted == pytest.approx(real, rel=0.15), f"{predicted:.2f} s, measured {real:.2f} s"
+
+
+def test_the_committed_prediction_was_within_15_percent() -> None:
+    rows = json.loads(RESULT.read_text("utf-8"))["compared"]
+    assert {row["replicas"] for row in rows} == {2, 3, 4}
+    assert all(abs(row["error"]) <= 0.15 for row in rows)
+
+
+def test_the_cost_of_a_tree_grows_with_its_height() -> None:
+    """Four times as many replicas are one level more: requests and bytes of the replica that needs
+    most grow by the same each time, where one publisher reads four times as much."""
+    small = replace(SMALL, link=Link(), gather="tree", fanout=4, grace_s=600.0)
+    found = [simulate(replace(small, replicas=4**height)) for height in (2, 3, 4)]
+    for name in ("bytes_most", "requests_most"):
+        steps = [getattr(b, name) - getattr(a, name) for a, b in pairwise(found)]
+        assert 0 < steps[1] <= 1.5 * steps[0], name
+    assert found[2].requests_most < 120 and found[2].participation == 1.0
+    flat = simulate(replace(small, replicas=64, gather="publisher"))
+    assert flat.bytes_most > 3 * found[1].bytes_most
+    assert flat.requests_most > 2 * found[1].requests_most
 
 
 def test_the_verb_prints_the_ways_beside_each_other(tmp_path: Path) -> None:

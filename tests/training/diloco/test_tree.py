@@ -23,8 +23,11 @@ from composer_replication.training.diloco.flat_weights import vector_sha256  # n
 from composer_replication.training.diloco.round_records import (  # noqa: E402
     Commit,
     Spec,
+    Subtotal,
     commit_key,
     from_bytes,
+    part_key,
+    to_bytes,
 )
 from composer_replication.training.diloco.simulated_world import (  # noqa: E402
     Link,
@@ -269,6 +272,35 @@ def test_an_exploding_group_is_refused_and_its_moves_are_dropped() -> None:
     found = in_threads(*(partial(replica, slot) for slot in range(6)))
     assert [result.contributed for result in found] == [True] * 4 + [False] * 2
     assert found[5].refused.startswith("its norm") and found[5].residual_norm == 0.0
+
+
+def test_a_sum_at_other_weights_is_ignored() -> None:
+    """Somebody with old weights has written a sum of group 1 over more moves than it has."""
+    store, num = memory_store(), 4
+    spec = toy_spec(replicas=num, quorum=num, gather="tree", fanout=2)
+    forged = Subtotal(
+        round=0,
+        level=1,
+        index=1,
+        by="old",
+        blob="rounds/000000/sum/1.0001.0009.old",
+        sha256="",
+        base_sha256="of other weights",
+        count=9,
+        weight=9.0,
+        square=1.0,
+    )
+    store.create(part_key(0, (2, 0), 1, count=9, uuid="old"), to_bytes(forged))
+
+    timing = replace(PATIENT, grace_s=4.0, stall_s=15.0)
+
+    def replica(slot: int) -> list[str]:
+        member = join_toy(shared(store), slot, spec, timing=timing)
+        results = train_toy(*member, until=ROUNDS)
+        return [result.theta_sha256 for result in results]
+
+    found = in_threads(*(partial(replica, slot) for slot in range(num)))
+    assert found == [tree_hashes(num, fanout=2)] * num
 
 
 def test_who_comes_late_joins_in_a_group_of_its_own() -> None:

@@ -5,8 +5,9 @@ world, beside the arithmetic of other ways to train.
     report.sync_share, report.dollars
 
 Simulated: requests, bytes, polling, grace, stragglers, deaths and replacements, by the code that
-`recompose train --replicas` runs. Not simulated: training itself (a step takes `step_s`, that of a
-straggler longer). Prices are list prices of a large provider's store and its internet egress.
+`recompose train --replicas` runs. A replica sends 256 numbers for all its weights, and their bytes
+count as many times as it takes: codec, hashes and outer step run for real, on few numbers. Not
+simulated: training itself (a step takes `step_s`, that of a straggler longer). Prices are list prices of a large provider's store and its internet egress.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ class Scenario:
 
     `trained` weights are synced by `codec` every `inner_steps` steps of `step_s` seconds; a step
     takes a straggler (a `stragglers` share of the rounds) `slowdown` times as long. A replica dies
-    `deaths_per_hour` times, and another one takes its slot `restart_s` later.
+    `deaths_per_hour` times, and another one takes its slot `restart_s` later. Without a `gather`,
+    up to eight replicas read each other's moves, and more add up in a tree.
     """
 
     replicas: int = 8
     trained: float = 80.7e6
     codec: str = "none"
     gather: str = ""
+    fanout: int = 4
     inner_steps: int = 20
     step_s: float = 30.0
     rounds: int = 5
@@ -85,7 +88,8 @@ class Scenario:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
     """What came out, per round: seconds lost to the sync (median over replicas and rounds), its
-    share of the time, requests and bytes of one replica, dollars of all."""
+    share of the time, requests and bytes of one replica (mean over all; `..._most` of the replica
+    that needs most), dollars of all."""
 
     replicas: int
     sync_s: float
@@ -95,6 +99,8 @@ class Simulated:
     lists: float
     bytes_up: float
     bytes_down: float
+    requests_most: int
+    bytes_most: int
     dollars: float
     participation: float
     missed: int
@@ -124,11 +130,12 @@ def simulate(scenario: Scenario) -> Simulated:
 
 def _spec(scenario: Scenario) -> Spec:
     weights = [("flat", [_SIZE], "float32")]
-    gather = scenario.gather or ("peer" if scenario.replicas <= _PEER_LIMIT else "publisher")
+    gather = scenario.gather or ("peer" if scenario.replicas <= _PEER_LIMIT else "tree")
     return Spec(
         weights=weights,
         schema_sha256=schema_sha256(weights),
         gather=gather,
+        fanout=scenario.fanout,
         replicas=scenario.replicas,
         quorum=max(1, scenario.replicas // 2),
         anchor_every=max(8, scenario.rounds),
@@ -223,6 +230,7 @@ def _summary(scenario: Scenario, results: list[SyncResult], traffic: Traffic) ->
     train_s = scenario.inner_steps * scenario.step_s
     dollars = prices.put * (traffic.puts + traffic.lists) + prices.get * traffic.gets
     dollars += prices.egress_gb * traffic.bytes_down / 1e9
+    synced = [result.traffic for result in results]
     return Simulated(
         replicas=scenario.replicas,
         sync_s=sync_s,
@@ -232,6 +240,8 @@ def _summary(scenario: Scenario, results: list[SyncResult], traffic: Traffic) ->
         lists=traffic.lists / count,
         bytes_up=traffic.bytes_up / count,
         bytes_down=traffic.bytes_down / count,
+        requests_most=max(t.puts + t.gets + t.lists for t in synced),
+        bytes_most=max(t.bytes_up + t.bytes_down for t in synced),
         dollars=dollars / rounds,
         participation=sum(result.contributed for result in results) / (rounds * scenario.replicas),
         missed=sum(result.missed for result in results),

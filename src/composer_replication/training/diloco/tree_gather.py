@@ -205,16 +205,14 @@ class TreeGather:
         """The parts of this replica's node of a level, each in its record over most moves."""
         exchange = self.exchange
         folder = parts_folder(exchange.round, self._node(level))
-        best: dict[int, tuple[int, str]] = {}
-        for key in exchange.store.list(folder):
-            if (found := read_part_key(key)) is not None:
-                index, count, _ = found
-                if index not in best or count > best[index][0]:
-                    best[index] = (count, key)
+        keys = exchange.store.list(folder)
+        found = sorted(
+            (at[0], -at[1], key) for key in keys if (at := read_part_key(key)) is not None
+        )
         parts: dict[int, tuple[SumRef, Subtotal]] = {}
-        for index, (_, key) in sorted(best.items()):
-            if (found := self._part(index, key)) is not None:
-                parts[index] = found
+        for index, _, key in found:
+            if index not in parts and (part := self._part(index, key)) is not None:
+                parts[index] = part
         return parts
 
     def _part(self, index: int, key: str) -> tuple[SumRef, Subtotal] | None:

@@ -1,0 +1,260 @@
+"""Replicas over a store from 8 to 1,024, simulated beside data-parallel training, torchft's DiLoCo
+and PULSELoCo; and the simulation beside real replicas on a throttled store.
+
+    python benchmarks/diloco_scale.py             both anew, about ten minutes
+    python benchmarks/diloco_scale.py --measure   the second alone
+    python benchmarks/diloco_scale.py --simulate  the first alone
+    python benchmarks/diloco_scale.py --page      write the tables of docs/replicas.md again
+
+The numbers stand in benchmarks/results/diloco_scale.json. Assumptions are in its first lines, the
+same for all ways: 20 steps of 30 s a round, 10 Gbit/s and 30 ms (median) to the store or to the
+neighbour in the ring, one request in a thousand fails, 0.9 GB/s to pack and hash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file
+
+from page import about
+
+from composer_replication.training.diloco.blob_store import ObjectStore, Traffic
+from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.flat_weights import schema_sha256
+from composer_replication.training.diloco.replica import Replica
+from composer_replication.training.diloco.round_records import Spec
+from composer_replication.training.diloco.simulate import Scenario, ring, simulate
+from composer_replication.training.diloco.simulated_world import Link
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT, PAGE = ROOT / "benchmarks/results/diloco_scale.json", ROOT / "docs/replicas.md"
+SIZES: Mapping[str, float] = {
+    "LoRA of 7B": 80.7e6,
+    "0.1B": 1e8,
+    "1B": 1e9,
+    "7B": 7e9,
+    "70B": 7e10,
+}
+REPLICAS = (8, 32, 128, 512, 1024)
+MOST_FLAT = 128
+"""A simulation with one publisher grows with the square."""
+LINK = Link(latency_s=0.03, up_bytes_s=1.25e9, down_bytes_s=1.25e9, failure=0.001, work_bytes_s=9e8)
+BASE = Scenario(rounds=2, codec="int8", link=LINK)
+WAYS = {
+    "tree": "tree, int8",
+    "pulse": "tree, PULSELoCo",
+    "publisher": "one publisher, int8",
+    "torchft": "torchft DiLoCo",
+    "parallel": "data-parallel",
+}
+BEGIN, END = (
+    "<!-- benchmarks/diloco_scale.py: begin -->",
+    "<!-- benchmarks/diloco_scale.py: end -->",
+)
+
+
+def rows_of(size: str, replicas: int) -> list[dict[str, Any]]:
+    """Every way with so many replicas."""
+    trained = SIZES[size]
+    dense_s = 4 * trained * (1 / LINK.down_bytes_s + 1 / LINK.work_bytes_s)
+    scenario = replace(
+        BASE,
+        replicas=replicas,
+        trained=trained,
+        gather="tree",
+        grace_s=120.0 + 10 * dense_s,
+        max_poll_s=max(4.0, dense_s / 20),
+    )
+    rows = {"tree": asdict(simulate(scenario))}
+    rows["pulse"] = asdict(simulate(replace(scenario, codec="visible")))
+    if replicas <= MOST_FLAT:
+        patient = replace(scenario, gather="publisher", grace_s=1e7)
+        rows["publisher"] = asdict(simulate(patient))
+    rows["torchft"] = asdict(ring(scenario, syncs=1))
+    rows["parallel"] = asdict(ring(scenario, syncs=scenario.inner_steps))
+    return [{"size": size, "way": way} | row | {"replicas": replicas} for way, row in rows.items()]
+
+
+@dataclass
+class ThrottledStore:
+    """A real store behind a link that sleeps for each request's latency and bytes."""
+
+    inner: ObjectStore
+    link: Link
+    traffic: Traffic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.traffic = self.inner.traffic
+
+    def _wait(self, size: int, bytes_s: float) -> None:
+        time.sleep(self.link.latency_s + size / bytes_s)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Sleep for the upload, then write."""
+        self._wait(len(data), self.link.up_bytes_s)
+        return self.inner.create(key, data)
+
+    def get(self, key: str) -> bytes | None:
+        """Read, and sleep for the download."""
+        data = self.inner.get(key)
+        self._wait(len(data or b""), self.link.down_bytes_s)
+        return data
+
+    def list(self, prefix: str) -> Sequence[str]:
+        """List, and sleep for a request."""
+        keys = self.inner.list(prefix)
+        self._wait(0, self.link.up_bytes_s)
+        return keys
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove at once."""
+        self.inner.delete(keys)
+
+
+# The throttle is most of the time, so that a busy machine does not decide.
+THROTTLED = Scenario(
+    trained=1e5,
+    rounds=3,
+    inner_steps=1,
+    step_s=1.0,
+    link=Link(latency_s=0.15, latency_spread=0.0, up_bytes_s=4e5, down_bytes_s=4e5),
+    poll_s=0.05,
+    max_poll_s=0.5,
+)
+
+
+def measured(scenario: Scenario) -> float:
+    """The median seconds of a sync of real replicas, in threads over one throttled store."""
+    from obstore.store import MemoryStore
+
+    blobs, size = MemoryStore(), int(scenario.trained)
+    weights = [("flat", [size], "float32")]
+    spec = Spec(
+        weights=weights,
+        schema_sha256=schema_sha256(weights),
+        replicas=scenario.replicas,
+        quorum=max(1, scenario.replicas // 2),
+        gather=scenario.gather or "peer",
+        fanout=scenario.fanout,
+    )
+    timing = Timing(
+        grace_s=scenario.grace_s,
+        stall_s=240.0,
+        poll_s=scenario.poll_s,
+        max_poll_s=scenario.max_poll_s,
+    )
+    seconds: list[float] = []
+    start = threading.Barrier(scenario.replicas)
+
+    def run(slot: int) -> None:
+        store = ThrottledStore(ObjectStore(blobs), scenario.link)
+        start.wait()
+        exchange = Exchange.join(store, spec, start=torch.zeros(size), slot=slot, timing=timing)
+        replica = Replica(exchange)
+        for number in range(scenario.rounds):
+            time.sleep(scenario.inner_steps * scenario.step_s)
+            noise = torch.Generator().manual_seed(100 * slot + number)
+            local = replica.base - torch.randn(size, generator=noise) * 1e-3
+            seconds.append(replica.sync(local, tokens=1, steps=1).seconds)
+
+    threads = [threading.Thread(target=run, args=(slot,)) for slot in range(scenario.replicas)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return statistics.median(seconds)
+
+
+def compared() -> list[dict[str, Any]]:
+    """The prediction beside two to four real replicas."""
+    rows: list[dict[str, Any]] = []
+    for replicas, gather in ((2, "peer"), (3, "peer"), (4, "peer"), (4, "publisher"), (4, "tree")):
+        scenario = replace(THROTTLED, replicas=replicas, gather=gather, fanout=2)
+        real, predicted = measured(scenario), simulate(scenario).sync_s
+        error = round(predicted / real - 1, 4)
+        rows.append(
+            {
+                "replicas": replicas,
+                "gather": gather,
+                "measured_s": round(real, 3),
+                "predicted_s": round(predicted, 3),
+                "error": error,
+            }
+        )
+    return rows
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """Both tables of the page."""
+    head = ["trained", "way", *(f"{n:,}" for n in REPLICAS)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    found = {(row["size"], row["way"], row["replicas"]): row for row in result["rows"]}
+    for size in SIZES:
+        for way, name in WAYS.items():
+            cells = [_cell(found.get((size, way, n))) for n in REPLICAS]
+            lines.append("| " + " | ".join([size, name, *cells]) + " |")
+    lines += [
+        "",
+        "| replicas | gather | measured s | predicted s | error |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["compared"]:
+        seconds = f"{row['measured_s']:.2f} | {row['predicted_s']:.2f} | {row['error']:+.1%}"
+        lines.append(f"| {row['replicas']} | {row['gather']} | {seconds} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    seconds = f"{row['sync_s']:,.0f}" if row["sync_s"] >= 10 else f"{row['sync_s']:.1f}"
+    return f"{seconds} s, {row['sync_share']:.0%}, ${row['dollars']:,.2f}"
+
+
+def write_page(result: Mapping[str, Any]) -> None:
+    """Put the tables between the marks of docs/replicas.md."""
+    text = PAGE.read_text("utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{render(result)}\n{END}{after}", "utf-8")
+
+
+def main() -> None:
+    """Write the numbers and the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    given = parser.parse_args()
+    old = RESULT.read_text("utf-8") if RESULT.exists() else '{"rows": []}'
+    result: dict[str, Any] = json.loads(old)
+    if not (given.page or given.simulate):
+        result["compared"] = compared()
+        result["about"] = about(["benchmarks/diloco_scale.py"])
+    if not (given.page or given.measure):
+        began = time.perf_counter()
+        result["rows"] = []
+        for size, n in ((size, n) for size in SIZES for n in REPLICAS):
+            result["rows"] += rows_of(size, n)
+            print(f"{size}, {n} replicas: {time.perf_counter() - began:.0f} s", flush=True)
+        result["seconds"] = round(time.perf_counter() - began)
+        result["scenario"] = asdict(BASE)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    write_page(result)
+    print(render(result))
+
+
+if __name__ == "__main__":
+    main()
