@@ -575,7 +575,10 @@ def _check(trainer: Any, pairs: Sequence[PreferencePair]) -> None:
         )
     kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
     if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
-        raise ConfigError(f"{kind} was never tried with this trainer", fix="use one process or DDP")
+        raise ConfigError(
+            f"{kind} could not be tried with this trainer: accelerate has it on accelerators only",
+            fix="use one process or DDP; for shards, train.backend = verl or train.fsdp = true",
+        )
     if trainer.accelerator.device.type == "cpu" and trainer.args.bf16:
         raise ConfigError(
             "bf16 on a CPU drowns small divergences", where="bf16", fix="set bf16=False"
