@@ -1,17 +1,25 @@
 """What a meeting of replicas costs: bytes against the ideal, requests, throughput against the raw
 store, and the bytes of each codec. Ratios are of one run.
 
-    python benchmarks/diloco.py [--megabytes 16] [--replicas 3] [--rounds 4]
+    python benchmarks/diloco.py [--megabytes 16] [--replicas 3] [--rounds 8] [--store file|s3]
+
+The raw store is measured twice: one client that does everything one after the other (`raw_s`), and
+all replicas at once, like the sync itself (`raw_at_once_s`). Whether training converges is
+benchmarks/diloco_convergence.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +28,7 @@ import torch
 from composer_replication.training.diloco.blob_store import ObjectStore, open_store
 from composer_replication.training.diloco.codecs import CODECS, encode_delta
 from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.flat_weights import raw_bytes
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 
@@ -29,35 +38,51 @@ def random_vector(seed: int, size: int, *, scale: float) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-def meet(url: str, *, size: int, replicas: int, rounds: int) -> list[list[SyncResult]]:
-    """The syncs of each replica, in threads that meet without training in between."""
+def meet(
+    url: str, *, size: int, replicas: int, rounds: int
+) -> tuple[list[list[SyncResult]], list[float]]:
+    """The syncs of each replica, in threads that meet without training in between; and after each,
+    the seconds in which each replica writes and reads as much from the bare store, at once."""
     spec = Spec(
         weights=[], schema_sha256="", replicas=replicas, quorum=replicas, anchor_every=10**6
     )
     start = random_vector(0, size, scale=0.02)
     results: list[list[SyncResult]] = [[] for _ in range(replicas)]
+    raw: list[float] = []
     barrier = threading.Barrier(replicas)
 
     def run(slot: int) -> None:
-        timing = Timing(grace_s=600.0, poll_s=0.02)
+        timing, store = Timing(grace_s=600.0, poll_s=0.02), open_store(url)
         replica = Replica(
             Exchange.join(open_store(url), spec, start=start, slot=slot, timing=timing)
         )
         for number in range(rounds):
-            local = replica.base - random_vector(slot + 100 * number, size, scale=1e-4)
+            data = random_vector(slot + 100 * number, size, scale=1e-4)
+            local = replica.base - data
             barrier.wait()
             results[slot].append(replica.sync(local, tokens=1, steps=1))
+            barrier.wait()
+            began = time.perf_counter()
+            store.create(f"raw/{number}.{slot}", bytes(raw_bytes(data)))
+            wrote = time.perf_counter()
+            barrier.wait()
+            read = time.perf_counter()
+            for other in range(replicas):
+                if other != slot:
+                    store.get(f"raw/{number}.{other}")
+            raw.append(wrote - began + time.perf_counter() - read)
 
     threads = [threading.Thread(target=run, args=(slot,)) for slot in range(replicas)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return results
+    return results, raw
 
 
 def raw_seconds(store: ObjectStore, *, size: int, replicas: int) -> float:
-    """Seconds that the bare store takes for what all replicas of a round write and read."""
+    """Seconds that one client of the bare store takes for what all replicas of a round write and
+    read, one after the other."""
     data = bytes(4 * size)
     began = time.perf_counter()
     for slot in range(replicas):
@@ -69,38 +94,61 @@ def raw_seconds(store: ObjectStore, *, size: int, replicas: int) -> float:
     return time.perf_counter() - began
 
 
-def measure(megabytes: int, *, replicas: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """All numbers of one run."""
-    size = megabytes * (1 << 20) // 4
-    url = f"file://{folder}/meeting"
-    syncs = [
-        result for one in meet(url, size=size, replicas=replicas, rounds=rounds) for result in one
-    ]
-    ideal = 4 * size * replicas  # one up, N - 1 down
-    seconds = statistics.median(result.seconds for result in syncs[rounds // 2 :])
-    raw = statistics.median(
-        raw_seconds(open_store(f"file://{folder}/raw"), size=size, replicas=replicas)
-        for _ in range(3)
-    )
+def requests(syncs: Sequence[SyncResult]) -> dict[str, Any]:
+    """The most requests of a sync, and the usual number of LISTs."""
     traffic = [result.traffic for result in syncs]
+    return {
+        "puts": max(t.puts for t in traffic),
+        "gets": max(t.gets for t in traffic),
+        "lists": statistics.median(t.lists for t in traffic),
+        "lists_most": max(t.lists for t in traffic),
+    }
+
+
+def measure(megabytes: int, *, replicas: int, rounds: int, url: str) -> dict[str, Any]:
+    """All numbers of one run; the first round also reads the claims, and stands apart."""
+    size = megabytes * (1 << 20) // 4
+    by_slot, at_once = meet(f"{url}/meeting", size=size, replicas=replicas, rounds=rounds)
+    syncs = [result for results in by_slot for result in results[1:]]
+    ideal = 4 * size * replicas  # one up, N - 1 down
+    seconds = statistics.median(result.seconds for result in syncs)
+    store = open_store(f"{url}/raw")
+    raw = statistics.median(raw_seconds(store, size=size, replicas=replicas) for _ in range(3))
+    at_once_s = statistics.median(at_once[replicas:])
     base, delta = random_vector(0, size, scale=0.02), random_vector(1, size, scale=1e-6)
     plain = len(encode_delta(delta, base, codec="none"))
+    moved = (result.traffic.bytes_up + result.traffic.bytes_down for result in syncs)
     return {
         "megabytes": megabytes,
         "replicas": replicas,
-        "bytes_to_ideal": max((t.bytes_up + t.bytes_down) / ideal for t in traffic),
-        "puts": max(t.puts for t in traffic),
-        "gets": max(t.gets for t in traffic),
+        "rounds": rounds,
+        "load_of_cores": [round(os.getloadavg()[0], 1), os.cpu_count()],
+        "bytes_to_ideal": round(max(moved) / ideal, 5),
+        **requests(syncs),
         "gets_allowed": 2 * replicas + 2,
-        "lists": statistics.median(t.lists for t in traffic),
-        "lists_most": max(t.lists for t in traffic),
+        "first_round": requests([results[0] for results in by_slot]),
         "sync_s": round(seconds, 4),
         "raw_s": round(raw, 4),
         "throughput_to_raw": round(raw / seconds, 3),
+        "raw_at_once_s": round(at_once_s, 4),
+        "throughput_to_raw_at_once": round(at_once_s / seconds, 3),
         "codecs": {
             name: round(plain / len(encode_delta(delta, base, codec=name)), 2) for name in CODECS
         },
     }
+
+
+@contextlib.contextmanager
+def opened(kind: str) -> Iterator[str]:
+    """The URL of an empty store: a folder, or a bucket of an S3 server on this machine (moto)."""
+    with contextlib.ExitStack() as stack:
+        if kind == "file":
+            yield "file://" + stack.enter_context(tempfile.TemporaryDirectory())
+            return
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from tests.training.diloco.s3_server import s3_bucket
+
+        yield stack.enter_context(s3_bucket())
 
 
 def main() -> None:
@@ -108,13 +156,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--megabytes", type=int, default=16)
     parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=4)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--store", choices=["file", "s3"], default="file")
+    parser.add_argument("--write", type=Path, help="a JSON file, to which the result is added")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # replicas of one machine share its cores
+    with opened(options.store) as url:
         numbers = measure(
-            given.megabytes, replicas=given.replicas, rounds=given.rounds, folder=Path(folder)
+            options.megabytes, replicas=options.replicas, rounds=options.rounds, url=url
         )
     print(json.dumps(numbers, indent=1))
+    if options.write:
+        old = json.loads(options.write.read_text()) if options.write.exists() else {}
+        new = {**old, options.store: numbers}
+        options.write.write_text(json.dumps(new, indent=1) + "\n")
 
 
 if __name__ == "__main__":

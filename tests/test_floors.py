@@ -24,6 +24,7 @@ ROOMS = (
     "report",
     "training",
     "workshop",
+    "repositories",
     "compat",
     "cli",
 )

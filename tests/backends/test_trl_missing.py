@@ -108,7 +108,7 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ),
         ("train", {"hint": {"token_clip": 0.5}}, "train.hint.token_clip"),
         ("train", {"hint": {"focus": "decision"}}, "train.hint.focus"),
-        ("train", {"hint": {"divergence": "eopd"}}, "train.hint.divergence"),
+        ("train", {"hint": {"divergence": "taid"}}, "train.hint.taid.schedule"),
         ("train", {"preference": {**PAIRED, "objective": "clone"}}, "train.preference.objective"),
         ("train", {"preference": {**PAIRED, "anchor": 1.0}}, "train.preference.anchor"),
         ("train", {"preference": {**PAIRED, "batch_pairs": 0}}, "train.preference.batch_pairs"),

@@ -33,6 +33,7 @@ from tests.training.test_prime_rl import (
     batch_of,
     difference,
     hosted,
+    in_two_ranks,
     inputs,
     prime_rl_gradients,
     samples_of,
@@ -59,12 +60,16 @@ def source() -> Path:
     folder = os.environ.get("PRIME_RL_SRC", "")
     if not folder:
         pytest.skip("PRIME_RL_SRC names no checkout of prime-rl")
-    root = Path(folder)
+    add_source(Path(folder))
+    return Path(folder)
+
+
+def add_source(root: Path) -> None:
+    """Let the modules of a checkout be imported."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     for path in (root / "src", root / "packages" / "prime-rl-configs" / "src"):
         assert path.is_dir(), f"{path} is not there: is {root} a checkout of prime-rl?"
         sys.path.insert(0, str(path))
-    return root
 
 
 def theirs(name: str) -> Any:
@@ -79,8 +84,9 @@ def custom_loss(settings: Any) -> Any:
     return theirs("trainer.rl.loss").setup_rl_loss_fn(config)
 
 
-def packed(samples: list[TokenStreams]) -> list[Any]:
-    """The samples through prime-rl's pruning, packing and tensors: one micro-batch per sequence."""
+def packed(samples: list[TokenStreams], *, ranks: int = 1) -> list[list[Any]]:
+    """The samples through prime-rl's pruning, packing and tensors: the micro-batches of each
+    rank."""
     types = theirs("transports.rollouts.types")
     prune = theirs("orchestrator.train_sink")._prune_zero_advantages
     rows = []
@@ -95,10 +101,10 @@ def packed(samples: list[TokenStreams]) -> list[Any]:
         assert prune(row), "prime-rl would drop a sample that a component trains"
         rows.append(row)
     batches = theirs("trainer.batch").prepare_batch(
-        rows, seq_len=SEQUENCE, num_train_workers=1, bin_cost=sum
+        rows, seq_len=SEQUENCE, num_train_workers=ranks, bin_cost=sum
     )
     loader = theirs("trainer.rl.data").DataLoader
-    return [loader._micro_batch_to_tensor(object(), batch) for batch in batches[0]]
+    return [[loader._micro_batch_to_tensor(object(), batch) for batch in part] for part in batches]
 
 
 def split(batch: Any, name: str) -> list[torch.Tensor] | None:
@@ -106,9 +112,8 @@ def split(batch: Any, name: str) -> list[torch.Tensor] | None:
     return None if value is None else list(value.squeeze(0).split(batch["sequence_lengths"]))
 
 
-def their_loss(batches: list[Any], model: Any, settings: Any) -> torch.Tensor:
-    """compute_loss over the micro-batches, each component divided by its tokens of the step."""
-    compute = theirs("trainer.rl.loss").compute_loss
+def their_counts(batches: list[Any]) -> dict[str, int]:
+    """The tokens of each component, as its trainer counts them."""
     counts = dict.fromkeys(("rl", "ce", "ref_kl"), 0)
     for batch in batches:
         mask = batch["loss_mask"]
@@ -117,6 +122,14 @@ def their_loss(batches: list[Any], model: Any, settings: Any) -> torch.Tensor:
         for name in ("ce", "ref_kl"):
             stream = batch[f"{name}_weights"]
             counts[name] += 0 if stream is None else int((stream != 0).sum())
+    return counts
+
+
+def their_loss(
+    batches: list[Any], model: Any, settings: Any, *, counts: dict[str, int]
+) -> torch.Tensor:
+    """compute_loss over the micro-batches, each component divided by its tokens of the step."""
+    compute = theirs("trainer.rl.loss").compute_loss
     total = torch.zeros(())
     for batch in batches:
         sequences = batch["input_ids"].squeeze(0).split(batch["sequence_lengths"])
@@ -152,10 +165,25 @@ def test_prime_rls_own_compute_loss_has_the_reference_gradient(
     pairs = pairs if "preference" in channels else []
     expected = gradients(trainer, examples, pairs, {name: CHANNELS[name] for name in channels})
     samples = samples_of(trainer, examples, pairs)
-    loss = their_loss(packed(samples), trainer.models.student.model, trainer.settings)
+    (batches,) = packed(samples)
+    model = trainer.models.student.model
+    loss = their_loss(batches, model, trainer.settings, counts=their_counts(batches))
     assert component_tokens(samples)["rl"] > 0
     found = torch.autograd.grad(loss, trainer.trainable())
     assert difference(expected, list(found)) < 1e-4
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_of_their_compute_loss_have_the_reference_gradient(
+    source: Path, tmp_path: Path
+) -> None:
+    found = in_two_ranks("tests.backends_prime_rl.ranks", tmp_path / "out.json")
+    assert len(found) == 8
+    for name, distance in found.items():
+        if name.endswith("own counts"):
+            assert distance > 1e-2, (name, "each rank divides by its own tokens: not seen")
+        else:
+            assert distance < 1e-4, (name, distance)
 
 
 def test_loss_inputs_have_the_fields_that_we_read(source: Path) -> None:

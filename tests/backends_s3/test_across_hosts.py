@@ -1,5 +1,5 @@
-"""Replicas and the S3 server on hosts of their own (network namespaces): delay, loss, bandwidth, and
-partitions that heal. Nothing outside this machine is addressed."""
+"""Replicas and the S3 server on hosts of their own (network namespaces): delay, loss, bandwidth,
+and partitions that heal. Nothing outside this machine is addressed."""
 
 from __future__ import annotations
 

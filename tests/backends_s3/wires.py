@@ -1,5 +1,5 @@
-"""Hosts of their own on this machine: network namespaces, joined by wires with a delay, a loss and a
-bandwidth, that can be cut and healed.
+"""Hosts of their own on this machine: network namespaces, joined by wires with a delay, a loss and
+a bandwidth, that can be cut and healed.
 
     with Hosts.make(2) as hosts:             # a server's namespace and two replicas'
         hosts.wires[1].is_cut = True         # the second replica's packets are lost from now on

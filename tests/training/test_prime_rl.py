@@ -4,6 +4,10 @@ the settings that it refuses. Nothing of prime-rl is needed."""
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -466,3 +470,43 @@ def test_the_check_compares_every_channel_on_off_policy_rollouts() -> None:
     for comparison in comparisons:
         assert comparison.passes, comparison.text()
     assert registered_steps("prime_rl") is prime_rl_steps
+
+
+# ---- several ranks ----
+
+
+def in_two_ranks(module: str, out: Path, *words: str) -> Any:
+    """What the first of two ranks over gloo wrote to `out`."""
+    torchrun = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [sys.executable, *torchrun, "-m", module, str(out), *words],
+        cwd=root,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(out.read_text("utf-8"))
+
+
+@pytest.mark.train
+@pytest.mark.timeout(200)
+def test_two_ranks_take_the_reference_trainers_step_and_a_fault_is_seen(tmp_path: Path) -> None:
+    found = in_two_ranks("tests.training.prime_rl_ranks", tmp_path / "out.json")
+    assert [line["channels"] for line in found[""]] == [
+        "policy",
+        "policy + hint",
+        "policy + preference",
+        "policy + hint + preference",
+    ]
+    failing = {fault: [not line["passes"] for line in lines] for fault, lines in found.items()}
+    assert failing == {
+        "": [False] * 4,
+        "own_counts": [True] * 4,
+        "pairs_split_across_ranks": [False, False, True, True],
+        "lost_mask": [True] * 4,
+    }, found

@@ -4,9 +4,7 @@ that equal the reference trainer's."""
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,14 +205,6 @@ def test_what_verl_does_not_host_is_refused_by_name(group: dict[str, Any], where
         check_hosted_by_verl(Config.model_validate(group))
     assert error.value.where == where
     assert error.value.fix
-
-
-def test_the_settings_of_the_cluster_are_hosted(repository_root: Path) -> None:
-    text = (repository_root / "examples" / "verl_cluster" / "recompose.toml").read_text("utf-8")
-    assert text.startswith("# NOT RUN HERE")
-    config = Config.model_validate(tomllib.loads(text))
-    check_hosted_by_verl(config)
-    assert config.train.verl.ray_workers == 16 and config.train.verl.ray_nodes == 2
 
 
 def test_a_run_of_verl_is_not_resumed() -> None:

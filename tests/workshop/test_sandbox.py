@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.errors import SandboxError
+from composer_replication.core.isolation import ALLOWED
 from composer_replication.workshop import sandbox as sandbox_module
-from composer_replication.workshop.isolation import ALLOWED
 from composer_replication.workshop.sandbox import (
     ESCAPES,
     ExpressionResult,
@@ -162,8 +162,7 @@ def test_a_hole_in_the_filter_is_found_before_the_first_run(
 ) -> None:
     """A worker whose filter lets `socket` pass (and has no other wall) is refused by the probe."""
     hole = (
-        "from composer_replication.workshop import isolation;"
-        " isolation.ALLOWED['socket'] = (41, 198);"
+        "from composer_replication.core import isolation; isolation.ALLOWED['socket'] = (41, 198);"
     )
     hole += "m = isolation.this_machine(); arm = m.audit_arch == 0xC00000B7;"
     hole += (

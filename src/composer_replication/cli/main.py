@@ -46,12 +46,15 @@ VERBS: dict[str, str] = {
     "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
     "diloco": "`diloco simulate`: time, bytes and dollars of many replicas, before any is rented.",
+    "tasks": "`tasks make REPO...`: your repositories with tests -> tasks that tests judge.",
     "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
     "report": "A run, or the audit of your logs, as one HTML page.",
     "export": "A run's student -> a folder that servers read, and the command that serves it.",
     "show": "One session, site, example or run, in the terminal.",
 }
 
+MODULE_OF = {"tasks": "repo_tasks"}
+"""Verbs whose module has another name: workshop/tasks.py has the verb's."""
 SETTINGS_OF = {
     "ingest": "ingest",
     "sites": "sites",
@@ -87,7 +90,8 @@ def build_app() -> App:
             if groups
             else ""
         )
-        path = f"composer_replication.cli.{verb}:{verb}_command"
+        module = MODULE_OF.get(verb, verb)
+        path = f"composer_replication.cli.{module}:{verb}_command"
         app.command(
             path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb)
         )

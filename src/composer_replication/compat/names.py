@@ -65,14 +65,12 @@ GONE: dict[str, str] = {
 
 
 def missing(name: str) -> ImportError | None:
-    """Return the error of a name that is gone or elsewhere; None for any other name.
+    """Return the error of a name that is gone; None for any other name.
 
     >>> str(missing("build_batch"))[:19], missing("compose_loss")
     ('build_batch is gone', None)
     """
-    if name in GONE:
-        return ImportError(f"{name} is gone: {GONE[name]}")
-    return ImportError(f"{name}: {ELSEWHERE[name]}") if name in ELSEWHERE else None
+    return ImportError(f"{name} is gone: {GONE[name]}") if name in GONE else None
 
 
 def names_of(module: str) -> list[str]:

@@ -7,6 +7,6 @@ Tasks                tasks.py, vocabulary.py (tool names)
 One episode          workshop_env.py, episodes.py (as a Session), as_tools.py (tools as methods)
 Scripted players     demonstrators.py, scripted_teachers.py, lessons.py (their episodes as lessons)
 Tests of a task      task_tests.py (of a player's files), plain.py (which lines only compute)
-Sandbox              sandbox.py, isolation.py, sandbox_worker.py (the worker's side)
+Sandbox              sandbox.py, sandbox_worker.py (the worker's side), core/isolation.py
 From and to logs     record_episodes.py, recorded_task.py
 """

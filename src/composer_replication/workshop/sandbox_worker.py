@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from composer_replication.workshop import isolation
+from composer_replication.core import isolation
 
 ALL_LAYERS = ("namespaces", "empty_root", "landlock", "seccomp")
 MAX_RECORD_BYTES = 1 << 16

@@ -4,7 +4,7 @@ compute_loss gives the same is a test of its own (docs/backends/prime_rl.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,7 @@ from composer_replication.training.backends.prime_rl_step import (
 from composer_replication.training.backends.step_check import StepGradients, TakeStep
 from composer_replication.training.forwards.pairs import pair_values
 from composer_replication.training.inputs import StepInputs
+from composer_replication.training.run.ranks import join_ranks
 
 
 @contextmanager
@@ -46,21 +47,45 @@ def prime_rl_steps(config: Config, *, student: Student) -> Iterator[TakeStep]:
 
 
 def _step(model: Any, settings: TrainSettings, inputs: StepInputs) -> StepGradients:
-    """The gradient and each channel's loss; the model is left without gradients."""
-    model.eval()
+    """The gradient and each channel's loss, summed over the ranks, each of which takes a share of
+    the samples; the model is left without gradients."""
+    ranks = join_ranks()
+    model.to(ranks.device).eval()
     examples = [_with_sampler(model, example) for example in inputs.examples]
     examples = [example for example in examples if example.actions or example.hints]
     pairs = [_with_reference(model, pair) for pair in inputs.pairs]
     hinted, policy = scores_of(model, model, examples, pairs)
     samples = step_samples(examples, pairs, settings=settings, hinted=hinted, policy=policy)
-    logprobs = [student_logprobs(model, sample.token_ids) for sample in samples]
+    counted = component_tokens(samples)
+    mine = samples[ranks.process_index :: ranks.num_processes]
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    losses = _losses(samples, logprobs, settings, pairs=pairs, policy=policy)
-    loss = step_loss(samples, logprobs, settings=settings)
-    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    gradients = {name: grad for name, grad in zip(named, found, strict=True) if grad is not None}
+    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    gradients = {name: torch.zeros_like(p) for name, p in named.items()}
+    if mine:
+        logprobs = [student_logprobs(model, sample.token_ids) for sample in mine]
+        sums = _policy_and_hint(mine, logprobs, settings, counted=counted)
+        loss = step_loss(mine, logprobs, settings=settings, counted=counted)
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        for name, grad in zip(named, found, strict=True):
+            gradients[name] += 0.0 if grad is None else grad
+    gradients = {name: sum_over_ranks(grad) for name, grad in gradients.items()}
     norm = sum(float(grad.double().square().sum()) for grad in gradients.values()) ** 0.5
+    policy_sum, hint_sum = sum_over_ranks(sums).tolist()
+    losses: dict[Channel, float] = {}
+    if counted["rl"]:
+        losses["policy"] = policy_sum / settings.policy.weight
+    if counted["ref_kl"]:
+        losses["hint"] = hint_sum / settings.hint.weight
+    if counted["ce"]:
+        losses["preference"] = _pair_loss(pairs, settings, policy)
     return StepGradients(losses=losses, grad_norm=norm, gradients=gradients)
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """The sum of a tensor over the ranks: prime-rl divides by global counts, so gradients add."""
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(tensor)
+    return tensor
 
 
 @torch.no_grad()
@@ -97,31 +122,23 @@ def _with_reference(model: Any, pair: PreferencePair) -> PreferencePair:
     return replace(pair, reference=(*sides[0], *sides[1]))
 
 
-def _losses(
+def _policy_and_hint(
     samples: Sequence[TokenStreams],
     logprobs: Sequence[Tensor],
     settings: TrainSettings,
     *,
-    pairs: Sequence[PreferencePair],
-    policy: Scores,
-) -> dict[Channel, float]:
-    """The mean loss of each fed channel, from the streams."""
-    counted, losses = component_tokens(samples), dict[Channel, float]()
-    if counted["rl"]:
-        alone = [replace(s, ce_weights=None, ref_kl_weights=None) for s in samples]
-        value = float(step_loss(alone, logprobs, settings=settings).detach())
-        losses["policy"] = value / settings.policy.weight
-    if counted["ref_kl"]:
-        total = 0.0
-        for sample, logp_T in zip(samples, logprobs, strict=True):
-            if sample.ref_kl_weights is not None:
-                streams = sample_tensors(sample, like=logp_T)
-                values_T = sampled_token(logp_T.detach(), streams["ref_logprobs"])
-                total += float((streams["ref_kl_weights"] * values_T).sum())
-        losses["hint"] = total / counted["ref_kl"] / settings.hint.weight
-    if counted["ce"]:
-        losses["preference"] = _pair_loss(pairs, settings, policy)
-    return losses
+    counted: Mapping[str, int],
+) -> Tensor:
+    """What these samples add to the weighted losses of policy and hint, from the streams."""
+    alone = [replace(s, ce_weights=None, ref_kl_weights=None) for s in samples]
+    policy = step_loss(alone, logprobs, settings=settings, counted=counted).detach().double()
+    hint = torch.zeros_like(policy)
+    for sample, logp_T in zip(samples, logprobs, strict=True):
+        if sample.ref_kl_weights is not None:
+            streams = sample_tensors(sample, like=logp_T)
+            values_T = sampled_token(logp_T.detach(), streams["ref_logprobs"])
+            hint += (streams["ref_kl_weights"] * values_T).sum() / counted["ref_kl"]
+    return torch.stack([policy, hint])
 
 
 def _pair_loss(pairs: Sequence[PreferencePair], settings: TrainSettings, policy: Scores) -> float:

@@ -11,7 +11,7 @@ to a checkout and run `python scripts/run_backend.py prime_rl`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,15 @@ class Inputs:
 
 
 def step_loss(
-    samples: Sequence[TokenStreams], logprobs: Sequence[Tensor], *, settings: TrainSettings
+    samples: Sequence[TokenStreams],
+    logprobs: Sequence[Tensor],
+    *,
+    settings: TrainSettings,
+    counted: Mapping[str, int] | None = None,
 ) -> Tensor:
-    """rl / N_rl + ce / N_ce + ref_kl / N_ref_kl over the samples of a step."""
-    counted = component_tokens(samples)
+    """rl / N_rl + ce / N_ce + ref_kl / N_ref_kl over the samples of a step, or over a rank's share
+    of them: `counted` are then the tokens of all ranks."""
+    counted = component_tokens(samples) if counted is None else counted
     divided = {name: max(number, 1) for name, number in counted.items()}
     total = logprobs[0].sum() * 0.0
     for sample, logp_T in zip(samples, logprobs, strict=True):

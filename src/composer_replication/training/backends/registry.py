@@ -127,11 +127,14 @@ TRL = Backend(
     below=(1, 17),
     beside=("datasets>=5.2,<6",),
     hosts={
-        **dict.fromkeys(("policy", "hint_full", "preference", "rollouts", "lora"), "yes"),
+        **dict.fromkeys(
+            ("policy", "hint_full", "hint_sampled", "preference", "rollouts", "lora"), "yes"
+        ),
         "ranks": "replicated",
         "resume": "yes",
     },
     limit="its own rollouts only: no imported examples, anchors, placebos or moving teachers",
+    steps="composer_replication.training.backends.trl_check:trl_steps",
 )
 PRIME_RL = Backend(
     name="prime_rl",
@@ -145,6 +148,9 @@ PRIME_RL = Backend(
         "policy": "dppo and dppo_symmetric",
         "hint_sampled": "by ref_kl weights",
         "preference": "by signed ce weights",
+        "rollouts": "played by its orchestrator",
+        "overlap": "always, up to rollouts.max_staleness steps",
+        "ranks": "its own",
     },
     limit="a run was not tried (GPUs); hint and preference need a hook in its orchestrator",
     steps="composer_replication.training.backends.prime_rl_check:prime_rl_steps",

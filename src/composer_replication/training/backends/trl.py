@@ -108,6 +108,8 @@ class ComposerReplicationConfig(_Config):
     hint_teacher: str = "frozen"
     hint_mean: str = "site"
     """The hint's mean: "site" = over mistaken messages, "token" = over their tokens."""
+    hint_options: dict | None = None
+    """More settings of train.hint by name, e.g. {"estimator": "top_k", "top_k": 16}."""
     hint_sites: int = 0
     """The most hint views of a step, over all ranks; 0 = all. With fewer views, the channel weighs
     less in proportion."""
@@ -149,6 +151,7 @@ class ComposerReplicationConfig(_Config):
             "divergence": self.hint_divergence,
             "beta": self.hint_beta,
             "temperature": self.hint_temperature,
+            **(self.hint_options or {}),
         }
         return TrainSettings.model_validate(
             {
@@ -281,6 +284,11 @@ class ComposerReplicationTrainer(_Trainer):
     def references(self) -> Mapping[Channel, Reference]:
         """The models that score without gradient, by channel."""
         return self._scorer.references
+
+    @property
+    def channel_weights(self) -> Mapping[Channel, float]:
+        """The weight of each channel; 0 = off."""
+        return self._weights
 
     @property
     def health(self) -> Health:
@@ -567,7 +575,10 @@ def _check(trainer: Any, pairs: Sequence[PreferencePair]) -> None:
         )
     kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
     if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
-        raise ConfigError(f"{kind} was never tried with this trainer", fix="use one process or DDP")
+        raise ConfigError(
+            f"{kind} could not be tried with this trainer: accelerate has it on accelerators only",
+            fix="use one process or DDP; for shards, train.backend = verl or train.fsdp = true",
+        )
     if trainer.accelerator.device.type == "cpu" and trainer.args.bf16:
         raise ConfigError(
             "bf16 on a CPU drowns small divergences", where="bf16", fix="set bf16=False"

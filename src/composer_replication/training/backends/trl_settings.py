@@ -34,7 +34,11 @@ _HOSTED: Mapping[str, str] = {
     ),
     "train.policy": "weight objective clip clip_high",
     "train.lm_ce": "weight",
-    "train.hint": "weight divergence beta teacher temperature",
+    "train.hint": (
+        "weight divergence beta teacher temperature mean estimator top_k support rest entry_clip"
+    ),
+    "train.hint.taid": "schedule t_start t_end alpha momentum",
+    "train.hint.entropy": "tau top alpha h_max",
     "train.preference": "weight objective beta label_smoothing batch_pairs anchor",
     "train.health": (
         "max_kl max_unresolvable kl_episodes max_lost max_monitor_loss monitor_tasks monitor_every"
@@ -61,6 +65,8 @@ WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
         "rollouts.tool_threads": "TRL carries calls out one after another",
     }
 )
+_HINT_OPTIONS = {"estimator", "top_k", "support", "rest", "entry_clip", "taid", "entropy"}
+"""The settings of train.hint that have no argument of their own."""
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
@@ -100,10 +106,10 @@ def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
             "use frozen or live",
         ),
         (
-            train.hint.divergence in ("taid", "eopd", "soft_gate"),
-            "train.hint.divergence",
-            f"{train.hint.divergence} is not passed on",
-            "use one of the KLs or jsd",
+            train.hint.divergence == "taid" and train.hint.taid.schedule != "fixed",
+            "train.hint.taid.schedule",
+            "the teacher's share in the mixture stays what it is at the start",
+            'set it to "fixed"',
         ),
         (
             train.policy.objective not in OBJECTIVES,
@@ -150,7 +156,9 @@ def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     refuse("trl", rules)
 
 
-def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
+def trl_settings(
+    config: Config, *, output: Path, longest_prompt: int, save_strategy: str = "steps"
+) -> ComposerReplicationConfig:
     """The run's settings as TRL's: one generation batch is one optimiser step, cut so that a
     forward holds at most train.micro_tokens."""
     train, rollouts = config.train, config.rollouts
@@ -201,7 +209,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         report_to="none",
         logging_steps=1,
         disable_tqdm=True,
-        save_strategy="steps",
+        save_strategy=save_strategy,
         save_steps=train.checkpoint_every,
         save_total_limit=train.keep_checkpoints + 1,  # the newest may be cut off by a kill
         policy_weight=train.policy.weight,
@@ -211,6 +219,7 @@ def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> Compos
         hint_temperature=hint.temperature,
         hint_teacher=hint.teacher,
         hint_mean=hint.mean,
+        hint_options=hint.model_dump(include=_HINT_OPTIONS),
         hint_sites=rollouts.hint_sites,
         preference_weight=preference.weight,
         preference_beta=preference.beta,

@@ -7,7 +7,8 @@ world, beside the arithmetic of other ways to train.
 Simulated: requests, bytes, polling, grace, stragglers, deaths and replacements, by the code that
 `recompose train --replicas` runs. A replica sends 256 numbers for all its weights, and their bytes
 count as many times as it takes: codec, hashes and outer step run for real, on few numbers. Not
-simulated: training itself (a step takes `step_s`, that of a straggler longer). Prices are list prices of a large provider's store and its internet egress.
+simulated: training itself (a step takes `step_s`, that of a straggler longer). Prices are list
+prices of a large provider's store and its internet egress.
 """
 
 from __future__ import annotations

@@ -1,0 +1,179 @@
+"""`recompose tasks make REPO...`: your own repositories as tasks with tests."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from composer_replication.cli.flags import Common
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.problems import UsageError
+from composer_replication.core.errors import DataError
+from composer_replication.repositories.attempts import TASKS, TaskCounts, tidy_tasks
+from composer_replication.repositories.checkout import read_checkout
+from composer_replication.repositories.environment import make_environment
+from composer_replication.repositories.history import make_history_tasks
+from composer_replication.repositories.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.repo_task import KINDS, RepoTask
+from composer_replication.repositories.tree_sandbox import TreeSandbox
+
+FOLDER = "tasks"
+_EVERY_S = 15.0
+
+
+def tasks_command(
+    what: Literal["make", "list"],
+    /,
+    *repositories: Path,
+    python: str = "",
+    functions: int = 12,
+    classes: int = 3,
+    bugs: int = 15,
+    history: int = 10,
+    seed: int = 0,
+    common: Common = Common(),
+) -> int:
+    """Turn repositories with tests into tasks: removed code to write again, small mistakes to
+    find, commits to make again. Each passes four gates before it counts.
+
+    Their tests run in a sandbox: no network, none of your files, a copy of the tree. Run it again
+    to go on after a stop; the same repository and seed give the same tasks.
+
+    Parameters
+    ----------
+    what
+        `make`, or `list`: the tasks that are there, with their statements.
+    repositories
+        Folders of repositories; Python with pytest or unittest.
+    python
+        The interpreter that has what the tests need, with pytest and coverage; else an environment
+        is made from what the repository declares.
+    functions
+        How many removed functions and methods are wanted from each repository.
+    classes
+        How many removed classes.
+    bugs
+        How many small mistakes.
+    history
+        How many commits.
+    seed
+        Another seed draws other changes.
+    """
+    job = open_job(common)
+    folder = job.work / FOLDER
+    if what == "list":
+        return _list(job, tidy_tasks(folder))
+    if not repositories:
+        raise UsageError(
+            "no repository is named", where="recompose tasks make", fix="name their folders"
+        )
+    TreeSandbox().check()
+    settings = TaskSettings(functions=functions, classes=classes, bugs=bugs, seed=seed)
+    if job.dry_run:
+        for path in repositories:
+            checkout = read_checkout(path)
+            job.screen.line(f" {checkout.name}: {len(checkout.sources)} files, {checkout.tests}")
+        return job.finish({}, wrote=[folder / TASKS])
+    rows: dict[str, dict[str, Any]] = {}
+    for path in repositories:
+        try:
+            rows[str(path)] = _make(job, path, python=python, settings=settings, history=history)
+        except DataError as error:
+            job.screen.line(f" skipped  {path}: {error}", style="yellow")
+            rows[str(path)] = {"skipped": error.what}
+    tasks = tidy_tasks(folder)
+    _print_rows(job, rows)
+    return job.finish(
+        {"repositories": rows, "tasks": len(tasks)},
+        wrote=[folder / TASKS] if tasks else [],
+        next_command=job.command("tasks list") if tasks else "",
+    )
+
+
+def _make(
+    job: Job, path: Path, *, python: str, settings: TaskSettings, history: int
+) -> dict[str, Any]:
+    """The tasks of one repository; returns its row of the table."""
+    folder = job.work / FOLDER
+    start = time.monotonic()
+    checkout = read_checkout(path)
+    job.screen.line(
+        f"\n {checkout.name}: {len(checkout.sources)} source files; setting up what its tests need"
+    )
+    environment = make_environment(
+        checkout, folder=folder / "environments" / checkout.name, python=python
+    )
+    job.screen.line(" its tests run three times, then every change is tried", style="dim")
+    wanted = sum(settings.wanted().values()) + history
+    counts, cpu_s = TaskCounts(), 0.0
+    attempts = chain(
+        make_repo_tasks(checkout, environment, folder=folder, settings=settings),
+        make_history_tasks(
+            path.resolve(), environment, name=checkout.name, target=folder, wanted=history
+        ),
+    )
+    last_shown = start
+    for attempt in attempts:
+        counts.add(attempt)
+        cpu_s += attempt.cpu_s
+        made, now = sum(counts.made.values()), time.monotonic()
+        if now - last_shown > _EVERY_S:
+            left = (now - start) / max(1, made) * max(0, wanted - made)
+            tried = made + sum(counts.refused.values())
+            job.screen.line(
+                f" {made} of at most {wanted} tasks, {tried} changes tried, {left:.0f} s left",
+                style="dim",
+            )
+            last_shown = now
+    return {
+        "made": dict(counts.made),
+        "refused": dict(counts.refused),
+        "cpu_s": round(cpu_s, 1),
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def _print_rows(job: Job, rows: dict[str, dict[str, Any]]) -> None:
+    """A row for each repository, then why changes were refused."""
+    shown = [
+        (Path(path).name, *(row["made"].get(kind, 0) for kind in KINDS), row["seconds"])
+        for path, row in rows.items()
+        if "made" in row
+    ]
+    job.screen.line()
+    job.screen.table(shown, head=("repository", *KINDS, "seconds"))
+    refused: Counter[str] = Counter()
+    for row in rows.values():
+        refused.update(row.get("refused", {}))
+    if refused:
+        job.screen.line("\n refused:")
+        job.screen.table(refused.most_common(), head=("reason", "changes"))
+
+
+def _list(job: Job, tasks: list[RepoTask]) -> int:
+    """The tasks of the work folder, with their statements."""
+    if not tasks:
+        raise DataError(
+            "no tasks", where=str(job.work / FOLDER), fix="recompose tasks make REPO..."
+        )
+    for task in tasks:
+        job.screen.line(f"\n {task.id}  {task.kind}  {', '.join(task.paths)}", style="bold")
+        for line in task.statement.splitlines():
+            job.screen.line(f"   {line}")
+    job.screen.line(f"\n {len(tasks)} tasks")
+    listed = [
+        {
+            "id": task.id,
+            "repository": task.repository,
+            "kind": task.kind,
+            "paths": task.paths,
+            "difficulty": task.difficulty,
+            "statement": task.statement,
+        }
+        for task in tasks
+    ]
+    job.screen.result({"tasks": listed})
+    return 0

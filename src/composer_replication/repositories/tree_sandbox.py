@@ -1,0 +1,188 @@
+"""Run programs on a copy of a source tree, behind walls of the kernel.
+
+    sandbox = TreeSandbox(python="/home/me/shop/.venv/bin/python")
+    process = sandbox.start(["-c", "print(open('setup.py').read())"], tree=Path("shop"))
+    process.communicate()
+
+A program has no network, sees no file of the host but the interpreter with its packages and the
+system's libraries (read-only), and works on a copy of the tree at /repo that is gone when it ends.
+Every process that it leaves behind ends with it. CPU time, memory, processes, file sizes and the
+size of the tree are limited. Linux with namespaces only; where they are not to be had, SandboxError
+says so, and nothing runs. pip, setuptools and ensurepip are hidden, because they carry copies of
+other packages. As root, the program runs as nobody; else in a user namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from composer_replication.core.errors import SandboxError
+from composer_replication.repositories.tree_sandbox_child import REFUSED
+
+_SOURCES = str(Path(__file__).resolve().parents[2])
+_CHILD = "composer_replication.repositories.tree_sandbox_child"
+_START = (
+    f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_CHILD} import run_behind_walls;"
+    " sys.exit(run_behind_walls(int(sys.argv[1])))"
+)
+_FIX = (
+    "run on Linux where a process may enter namespaces (sysctl kernel.unprivileged_userns_clone=1,"
+    " or as root in a container with CAP_SYS_ADMIN); nothing runs without walls"
+)
+SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/bin", "/etc/ld.so.cache", "/etc/alternatives")
+"""What a program sees of the system, without /usr/share and /usr/local. Debian's own Python
+packages are hidden below it (`HIDDEN`)."""
+HIDDEN = ("/usr/lib/python3", "/usr/lib/python3.11/ensurepip", "/usr/lib/node_modules")
+_BUNDLED = (
+    "pip",
+    "setuptools",
+    "pkg_resources",
+    "_distutils_hack",
+    "distutils-precedence.pth",
+    "wheel",
+)
+"""Packages that carry copies of other packages, which could be the one that a task asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """The limits of a program: CPU seconds and memory of each process, how many processes, the
+    size of a file and of everything that is written."""
+
+    cpu_s: int = 120
+    memory_mb: int = 2048
+    processes: int = 256
+    file_mb: int = 64
+    tree_mb: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSandbox:
+    """Starts programs of one interpreter on copies of trees.
+
+    `read_only` are more (outside, inside) pairs; an inside path must be absolute.
+    """
+
+    python: str = sys.executable
+    limits: ProcessLimits = ProcessLimits()
+    read_only: tuple[tuple[str, str], ...] = ()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        tree: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        text: bool = False,
+    ) -> subprocess.Popen[Any]:
+        """Start the interpreter with these arguments; its input and output are pipes.
+
+        Killing the process kills everything inside.
+        """
+        if not sys.platform.startswith("linux"):
+            raise SandboxError(f"no namespaces on {sys.platform}", where="the sandbox", fix=_FIX)
+        runtime = interpreter(self.python)
+        spec = {
+            "program": [self.python, *arguments],
+            "env": {**runtime.env, **(env or {})},
+            "cwd": "/repo" if tree is not None else "/",
+            "read_only": [
+                (os.path.abspath(outside), inside)
+                for outside, inside in (*runtime.read_only, *self.read_only)
+            ],
+            "hidden": list(runtime.hidden),
+            "tree": str(tree.resolve()) if tree is not None else None,
+            **asdict(self.limits),
+        }
+        descriptor = os.memfd_create("specification")
+        with open(descriptor, "w+", encoding="utf-8") as file:
+            json.dump(spec, file)
+            file.flush()
+            file.seek(0)
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", _START, str(descriptor)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={},
+                cwd="/",
+                pass_fds=(descriptor, *pass_fds),
+                start_new_session=True,
+                text=text,
+            )
+
+    def check(self) -> None:
+        """Raise SandboxError if programs cannot be run here."""
+        process = self.start(["-I", "-S", "-c", "print('walls', __import__('os').getpid())"])
+        out, err = process.communicate(timeout=60)
+        if process.returncode or not out.startswith(b"walls"):
+            reason = (err.decode(errors="replace").strip().splitlines() or ["no answer"])[-1]
+            raise SandboxError(reason, where="the sandbox", fix=_FIX)
+
+
+def refused(process: subprocess.Popen[Any]) -> bool:
+    """Whether the walls could not be put up; the reason is on its stderr."""
+    return process.returncode == REFUSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """What an interpreter needs inside: its folders, what of them is hidden, its variables; and
+    where its packages are."""
+
+    read_only: tuple[tuple[str, str], ...]
+    hidden: tuple[str, ...]
+    env: dict[str, str]
+    packages: tuple[str, ...]
+
+
+_ASK = (
+    "import json, sys, sysconfig; print(json.dumps([sys.prefix, sys.base_prefix,"
+    " sysconfig.get_path('purelib'), sysconfig.get_path('stdlib'),"
+    " sysconfig.get_config_var('LIBDIR') or '']))"
+)
+
+
+@cache
+def interpreter(python: str) -> Interpreter:
+    """Ask an interpreter where it lives; raises SandboxError if it does not answer."""
+    try:
+        reply = subprocess.run(
+            [python, "-I", "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
+        )
+        prefix, base, packages, standard, libraries = json.loads(reply.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise SandboxError(
+            f"{python} does not answer: {error}", where="the sandbox", fix="name a Python 3.10+"
+        ) from error
+    folders = [path for path in (prefix, base) if not path.startswith("/usr")]
+    system = [path for path in SYSTEM if Path(path).exists()]
+    if base.startswith("/usr/local"):
+        folders += ["/usr/local/lib", "/usr/local/bin"]
+    hidden = [f"{place}/{name}" for place in (packages, f"{standard}/site-packages")
+              for name in _BUNDLED]  # fmt: skip
+    return Interpreter(
+        read_only=tuple((path, path) for path in dict.fromkeys((*system, *folders))),
+        hidden=(*HIDDEN, f"{standard}/ensurepip", *hidden),
+        env={
+            "PATH": f"{Path(python).parent}:/usr/bin",
+            "HOME": "/tmp",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "LD_LIBRARY_PATH": libraries,
+        },
+        packages=(packages, standard),
+    )
