@@ -21,6 +21,7 @@ from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.load_config import load_config
 from composer_replication.core.errors import DataError
 from tests.cli.workspace import CliResult, files, recompose
+from tests.repositories.shop import make_shop
 
 # A step of four short episodes shows the chain, not any learning.
 SETTINGS_OF_A_STEP = {
@@ -219,6 +220,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
         "build": [[]],
         "train": [["--dry-run", *SHORT]],
         "diloco": [["simulate", "--replicas", "2", "--rounds", "2"]],
+        "tasks": [["make", str(make_shop(tmp_path / "shop")), "--dry-run"]],
         "evaluate": [["after", "--dry-run"]],
         "report": [["--audit"], ["after"]],
         "export": [["after", "--to", str(tmp_path / "exported")]],

@@ -54,6 +54,9 @@ EXCUSED = {
     "cli/train_replicas.py": "copies folders of a run inside its own private folder",
     "training/backends/verl_run.py": "in the run's folder or a temporary one, its owner's",
     "training/diloco/blob_store.py": "a store that replicas of several users may share",
+    "repositories/checkout.py": "copies files into private folders, with their modes",
+    "repositories/test_worker.py": "inside the sandbox, in a tree in memory",
+    "repositories/tree_sandbox_child.py": "puts the sandbox's root together, in memory",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }
 

@@ -70,13 +70,13 @@ def tasks_command(
         raise UsageError(
             "no repository is named", where="recompose tasks make", fix="name their folders"
         )
-    TreeSandbox().check()
     settings = TaskSettings(functions=functions, classes=classes, bugs=bugs, seed=seed)
     if job.dry_run:
         for path in repositories:
             checkout = read_checkout(path)
             job.screen.line(f" {checkout.name}: {len(checkout.sources)} files, {checkout.tests}")
         return job.finish({}, wrote=[folder / TASKS])
+    TreeSandbox().check()
     rows: dict[str, dict[str, Any]] = {}
     for path in repositories:
         try:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composer_replication.core.errors import DataError
+from composer_replication.core.files import make_folder
 
 MAX_FILES, MAX_MB = 20_000, 200
 _LEFT_OUT = re.compile(
@@ -97,7 +98,7 @@ def copy_checkout(checkout: Checkout, target: Path) -> Path:
     """Copy a repository's own files, and nothing else, into a new folder."""
     for path in checkout.files:
         copied = target / path
-        copied.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(copied.parent)
         shutil.copyfile(checkout.folder / path, copied)
         shutil.copymode(checkout.folder / path, copied)
     return target

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.core.errors import DataError
-from composer_replication.core.files import make_folder
+from composer_replication.core.files import make_folder, write_text
 from composer_replication.repositories.checkout import Checkout
 
 TEST_GROUPS = ("test", "tests", "testing", "dev")
@@ -72,7 +72,7 @@ def make_environment(checkout: Checkout, *, folder: Path, python: str = "") -> T
                 where=str(checkout.folder),
                 fix="name an interpreter that has them, with pytest and coverage: --python PATH",
             ) from error
-        ready.write_text(text, encoding="utf-8")
+        write_text(ready, text)
     return TestEnvironment(python=str((target / "bin" / "python").absolute()), metadata=metadata)
 
 
@@ -125,8 +125,6 @@ def _write_metadata(checkout: Checkout, folder: Path) -> None:
     version = str(project.get("version", "0"))
     place = folder / f"{re.sub(r'[-_.]+', '_', name)}-{version}.dist-info"
     make_folder(place)
-    (place / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8"
-    )
+    write_text(place / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     for path in (folder, place, place / "METADATA"):
         path.chmod(0o755 if path.is_dir() else 0o644)  # the program inside is nobody
