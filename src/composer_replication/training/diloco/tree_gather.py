@@ -1,17 +1,15 @@
-"""The gather of many replicas: sums of groups, of groups of groups, up to the commit.
+"""Gather in a tree, for many replicas: sums of groups, then of groups of groups, then the commit.
 
-Slots 0 to 3 are node 0 of level 1 (with a fanout of 4), its sum and those of nodes 1 to 3 are what
-node 0 of level 2 adds up, and so on; the root's sum, divided, is the mean that is committed. Each
-node adds in the order of its slots or of its parts, so the bits of the mean depend on who took part
-and on nothing else.
+With a fanout of 4, slots 0 to 3 form node 0 of level 1; its sum and those of nodes 1 to 3 form node
+0 of level 2, and so on. The root's sum, divided, is the mean that is committed. Each node adds in
+the order of its slots or parts, so the bits of the mean depend only on who took part.
 
-A node is no process: whoever stands lowest in it adds it up once all expected are there. If one
-of them or he himself does not come, `grace_s` after its own offer a replica adds up what there is
-of its group, `3 * grace_s` after it of a node of level 2, and so on, by two more for each level;
-one that stands higher in the node another `grace_s` later. So there is time for a deputy on each
-level. Several sums of one node do no harm: the commit, of which there is one, names those that
-count. No replica reads more than what its own nodes add up, so bytes and requests grow with the
-tree's height.
+A node is not a process. The member with the lowest rank adds it up once all expected parts are
+there. If a part or that member does not come, deadlines decide, counted from a replica's own offer:
+`grace_s` for its group, `3 * grace_s` for a node of level 2, two more for each further level, and
+another `grace_s` for each rank. So a deputy has time on every level. Two sums of one node do no
+harm: there is one commit, and it names the sums that count. A replica reads only what its own nodes
+add up, so bytes and requests grow with the height of the tree.
 """
 
 from __future__ import annotations
