@@ -112,7 +112,7 @@ def test_killed_generators_and_hosts_cost_no_step_and_change_no_number(
 
 def test_two_ranks_take_the_steps_of_one(tmp_path: Path, weights: Path) -> None:
     # It comes after the test that kills, in the same process and for more than 30 s: Monarch 0.7
-    # ended the process then, for a message from one dead process to another (_DELIVERY_TIMEOUT).
+    # ended the process then, for a message from one dead process to another (DELIVERY_TIMEOUT).
     config = small_config(monarch={"trainers": 2}, overlap=1, steps=2, checkpoint_every=2)
     run, launch = small_launch(tmp_path / "actors", config)
     train_with_monarch(small_parts(config, weights), launch=launch)

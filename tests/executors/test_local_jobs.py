@@ -32,6 +32,7 @@ from composer_replication.training.diloco.executors.jobs import (
 )
 from composer_replication.training.diloco.executors.local_jobs import LocalProcesses
 from composer_replication.training.diloco.executors.modal_jobs import ModalSandboxes
+from composer_replication.training.diloco.executors.monarch_jobs import MonarchHosts
 from composer_replication.training.diloco.executors.ray_jobs import RayJobs
 from composer_replication.training.diloco.executors.replica_group import ReplicaGroup
 from tests.executors.conformance import SLEEP, ExecutorConformance
@@ -214,3 +215,13 @@ def test_a_provider_whose_package_is_missing_says_how_to_install_it(
     job = ReplicaJob(argv=("true",), slot=0, results="s3://bucket/run")
     with pytest.raises(MissingExtraError, match=rf"pip install '?{executor.name}"):
         executor.launch(job)
+
+
+def test_without_monarch_an_executor_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "monarch", None)
+    monkeypatch.setitem(sys.modules, "monarch.actor", None)
+    job = ReplicaJob(argv=("true",), slot=0, results=str(tmp_path))
+    with pytest.raises(MissingExtraError, match="monarch"):
+        MonarchHosts().launch(job)

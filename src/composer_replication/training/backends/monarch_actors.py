@@ -24,6 +24,7 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
+from composer_replication.training.backends.monarch_process import actor_names
 from composer_replication.training.backends.monarch_workers import (
     EnvironmentHost,
     GeneratorWorker,
@@ -38,17 +39,7 @@ from composer_replication.training.backends.registry import MONARCH
 from composer_replication.training.backends.step_check import StepGradients, reference_steps
 from composer_replication.training.inputs import StepInputs
 
-
-def _names() -> tuple[Any, Any]:
-    """Monarch's Actor and endpoint; stand-ins without it, so that the classes can be named: making
-    one says what to install."""
-    if MONARCH.problem():
-        return object, lambda method: method
-    actor = need("monarch.actor", extra="monarch")
-    return actor.Actor, actor.endpoint
-
-
-Actor, endpoint = _names()
+Actor, endpoint = actor_names()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,20 +18,18 @@ By default all actors run on this machine. COMPOSER_MONARCH_HOSTS names workers 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.core.errors import StoppedError, first_line, need
+from composer_replication.core.errors import StoppedError, first_line
 from composer_replication.core.rundir import open_run
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import Groups
@@ -48,6 +46,7 @@ from composer_replication.training.backends.monarch_pool import (
     GeneratorPool,
     HostGoneError,
 )
+from composer_replication.training.backends.monarch_process import monarch, prepare_process
 from composer_replication.training.backends.monarch_workers import (
     Note,
     RunParts,
@@ -64,11 +63,6 @@ from composer_replication.training.run.run_logger import Listener
 HOSTS = "COMPOSER_MONARCH_HOSTS"
 """The variable with the addresses of Monarch's workers on other machines."""
 _STOP_S = 20.0
-_DELIVERY_TIMEOUT = "7d"
-"""How long Monarch keeps a message for a process that is dead. Monarch 0.7 returns it to the sender
-after that (30 s by default), and where the sender is gone too (the run ended, or both were killed)
-it ends this process with exit(1): hyperactor/src/client.rs, "client received undeliverable message:
-crashing". Dead processes are noticed without it, by their exit."""
 
 
 def train_with_monarch(
@@ -132,7 +126,7 @@ def monarch_steps(config: Config, *, student: Student) -> Iterator[TakeStep]:
 
 def shutdown_monarch() -> None:
     """End Monarch in this process; it cannot be used again here. Takes about ten seconds."""
-    _monarch("actor").shutdown_context().get()
+    monarch("actor").shutdown_context().get()
 
 
 class Cluster:
@@ -140,11 +134,11 @@ class Cluster:
     generator, by its number."""
 
     def __init__(self) -> None:
-        _prepare_process()
+        prepare_process()
         self.generators: dict[int, int] = {}
         self._meshes: list[Any] = []
         addresses = [a for a in os.environ.get(HOSTS, "").split(",") if a.strip()]
-        actor = _monarch("actor")
+        actor = monarch("actor")
         self._hosts: Any = (
             actor.attach_to_workers(ca="trust_all_connections", workers=addresses)
             if addresses
@@ -185,7 +179,7 @@ class Trainers:
     ) -> None:
         mesh = cluster.mesh(ranks)
         if ranks > 1:
-            _monarch("spmd").setup_torch_elastic_env(mesh)
+            monarch("spmd").setup_torch_elastic_env(mesh)
         self._actors: Any = mesh.spawn("trainer", actor)
 
     def begin(self, parts: RunParts, launch: TrainerLaunch) -> TrainerReport:
@@ -385,17 +379,3 @@ class _Forward:
         if report.error is not None:
             raise report.error
         return report
-
-
-def _prepare_process() -> None:
-    """What must be so before the first actor: neither a fault nor an undeliverable message is a
-    reason to end this process, and the actors' processes find the same modules."""
-    _monarch("actor").unhandled_fault_hook = lambda failure: None
-    _monarch("config").configure(message_delivery_timeout=_DELIVERY_TIMEOUT)
-    paths = [str(Path(path).resolve()) for path in sys.path if path and Path(path).exists()]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-
-
-def _monarch(part: str) -> Any:
-    """A module of Monarch."""
-    return need(f"monarch.{part}", extra="monarch")
