@@ -1,7 +1,7 @@
 """Tasks of public packages: how many pass the gates, what is refused, and what it costs.
 
     python scripts/fetch_packages.py packages
-    python benchmarks/tasks.py packages --work WORK [--render]
+    python benchmarks/tasks.py packages --work WORK
 
 Runs `recompose tasks make` on every package of tests/repositories/packages.json, as a user would,
 and writes benchmarks/results/tasks.json and the table in docs/tasks.md. A package that was done
@@ -97,9 +97,9 @@ def main() -> int:
             with done.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")
             print(json.dumps(row), flush=True)
-    text = ",\n".join(json.dumps(row) for row in known.values())
-    RESULTS.write_text(f"[\n{text}\n]\n", encoding="utf-8")
-    write_page()
+        text = ",\n".join(json.dumps(row) for row in known.values())
+        RESULTS.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+        write_page()
     return 0
 
 
