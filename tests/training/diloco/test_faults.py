@@ -19,6 +19,7 @@ from composer_replication.core.errors import (  # noqa: E402
     StoppedError,
     SyncError,
 )
+from composer_replication.training.diloco import blob_store  # noqa: E402
 from composer_replication.training.diloco.blob_store import ObjectStore, open_store  # noqa: E402
 from composer_replication.training.diloco.exchange import Timing  # noqa: E402
 from composer_replication.training.diloco.round_records import (  # noqa: E402
@@ -211,6 +212,25 @@ def test_exists_already_is_not_believed(stored: bool) -> None:
         assert store.create("a", b"mine") is True
         assert store.get("a") == b"mine" and len(calls) == (1 if stored else 2)
         assert store.create("a", b"other") is False
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["not sent", "reply lost"])
+def test_a_write_whose_connection_breaks_is_repeated(stored: bool) -> None:
+    """The client library repeats reads only: a store that is gone for seconds ended the replica."""
+    store = memory_store()
+    broken = obstore.exceptions.GenericError("error sending request")
+    with answered_wrongly("put", "a", broken, stored=stored) as calls:
+        assert store.create("a", b"mine") is True
+        assert store.get("a") == b"mine" and len(calls) == (1 if stored else 2)
+    with answered_wrongly("put", "b", broken), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blob_store, "_TRIES", 1)
+        with pytest.raises(SyncError, match="could not be written"):
+            store.create("b", b"mine")
+    denied = obstore.exceptions.PermissionDeniedError("403")
+    with answered_wrongly("put", "c", denied) as calls:
+        with pytest.raises(SyncError, match="could not be written"):
+            store.create("c", b"mine")
+        assert len(calls) == 1
 
 
 def test_garbage_is_collected_and_commits_are_kept() -> None:

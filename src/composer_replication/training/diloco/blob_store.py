@@ -5,7 +5,8 @@
 
 `create` is exact. A store that answers "exists already" may have kept nothing (S3's 409), or have
 kept these very bytes and lost its reply; so the blob is read back: absent -> try again, mine ->
-won, else -> lost.
+won, else -> lost. The same after a transport failure: the client library repeats reads, but not a
+conditional write, because that is not idempotent.
 """
 
 from __future__ import annotations
@@ -87,6 +88,11 @@ class ObjectStore:
                 return True
             except obstore.exceptions.AlreadyExistsError:
                 found = self.get(key)
+            except SyncError as error:
+                broken = isinstance(error.__cause__, obstore.exceptions.GenericError)
+                if not broken or attempt == _TRIES - 1:
+                    raise
+                found = self.get(key)  # waits for a store that cannot be reached
             if found is not None:
                 return found == data
             self.clock.sleep(0.01 * 2**attempt)
