@@ -221,7 +221,15 @@ TORCHFT = Backend(
     below=(0, 3),
     limit="DiLoCo over gloo on CPUs, with a Lighthouse; float32 weights only",
 )
-EXECUTORS = (HF_JOBS, MODAL, RAY)
+SKYPILOT = Backend(
+    name="skypilot",
+    kind="executor",
+    package="skypilot",
+    lowest=(0, 14),
+    below=(0, 15),
+    limit="the SDK against a loopback API server; no cluster was paid for",
+)
+EXECUTORS = (HF_JOBS, MODAL, RAY, SKYPILOT)
 OPENENV = Backend(
     name="openenv",
     kind="environments",
