@@ -35,7 +35,9 @@ import pytest
 
 TREE = "/repo"
 _QUIET = ("-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:faulthandler")
-_GO_ON = "--continue-on-collection-errors"
+_GO_ON = ("--continue-on-collection-errors", "-o", "addopts=")
+"""A file that cannot be imported does not end the run, and neither do a repository's own options,
+which may be those of a plugin that is not loaded."""
 _DIED = 99
 
 
@@ -86,7 +88,7 @@ def run_pytest(request: dict[str, Any]) -> dict[str, Any]:
         cover = coverage.Coverage(data_file=None, source=[TREE], config_file=False, messages=False)
         cover.start()
     recorder = OutcomeRecorder(request["tests"], cover)
-    pytest.main([*_QUIET, _GO_ON, *request["paths"]], plugins=[recorder])
+    pytest.main([*_QUIET, *_GO_ON, *request["paths"]], plugins=[recorder])
     lines: dict[str, dict[int, list[int]]] = {}
     if cover is not None:
         cover.stop()
