@@ -168,8 +168,9 @@ def interpreter(python: str) -> Interpreter:
     system = [path for path in SYSTEM if Path(path).exists()]
     if base.startswith("/usr/local"):
         folders += ["/usr/local/lib", "/usr/local/bin"]
-    hidden = [f"{place}/{name}" for place in (packages, f"{standard}/site-packages")
-              for name in _BUNDLED]  # fmt: skip
+    hidden = [f"{packages}/{name}" for name in _BUNDLED]
+    if packages != (base_packages := f"{standard}/site-packages"):
+        hidden.append(base_packages)  # an environment does not import them, but could read them
     return Interpreter(
         read_only=tuple((path, path) for path in dict.fromkeys((*system, *folders))),
         hidden=(*HIDDEN, f"{standard}/ensurepip", *hidden),

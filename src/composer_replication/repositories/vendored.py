@@ -19,6 +19,8 @@ _WINDOW = 3
 _HASH = 8
 _MAX_BYTES = 2 << 20
 _SHORTEST = 40
+_LEFT_OUT = ("test/", "site-packages/")
+"""Below the standard library: its tests, and packages that an environment hides."""
 
 
 def index_packages(folders: Sequence[str], *, cache: Path) -> frozenset[str]:
@@ -32,7 +34,7 @@ def index_packages(folders: Sequence[str], *, cache: Path) -> frozenset[str]:
     for folder in folders:
         for path in sorted(Path(folder).rglob("*.py")):
             inside = path.relative_to(folder).as_posix()
-            if path.stat().st_size <= _MAX_BYTES and not inside.startswith("test/"):
+            if path.stat().st_size <= _MAX_BYTES and not inside.startswith(_LEFT_OUT):
                 index.update(_windows(path.read_text(encoding="utf-8", errors="replace")))
     write_text(cache, "\n".join(sorted(index)))
     return frozenset(index)
