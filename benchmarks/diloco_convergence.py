@@ -1,12 +1,14 @@
 """Four replicas that meet every 20 steps beside data-parallel training on the same tokens: the
 held-out loss of two tiny models.
 
-    python benchmarks/diloco_convergence.py [--task sequences|text] [--seeds 3]
+    python benchmarks/diloco_convergence.py [--task sequences|text|trained_text] [--seeds 3]
 
 - `sequences`: 400 steps of a Qwen3 of width 48 on arithmetic sequences; the step of each has
   to be seen from its first two numbers, so no loss is below ln(7) / 23
 - `text`: 400 steps of the student of 0.43M weights on this package's source, as bytes; every tenth
-  file is held out. After so few steps the batch size decides
+  file is held out. From random weights, so few steps measure the batch size
+- `trained_text`: the same, from the weights after 1,600 such steps in one process and with a third
+  of the learning rate: post-training never starts from random weights
 
 Replica i draws in step k what shard i of the data-parallel run does, so both see the same tokens.
 `lr_1` is the outer learning rate 1.0, too high beside a momentum of 0.9: it has to be worse.
@@ -15,12 +17,13 @@ Replica i draws in step k what shard i of the data-parallel run does, so both se
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,9 @@ from torch import Tensor
 
 from composer_replication.models.tiny import make_tiny
 from composer_replication.training.diloco.blob_store import open_store
-from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import FlatWeights
+from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.outer import PRESETS, OuterSettings
 from composer_replication.training.diloco.replica import Replica
 from composer_replication.training.diloco.round_records import Spec
@@ -38,6 +42,7 @@ from composer_replication.training.diloco.round_records import Spec
 ROOT = Path(__file__).resolve().parent.parent
 REPLICAS, EVERY, STEPS, WITHIN = 4, 20, 400, 1.05
 LEARNING_RATE, WARM_UP = 3e-3, 40
+TRAINED_STEPS, TRAINED_RATE = 1600, 1e-3
 NUMBERS, TERMS, LARGEST_STEP = 32, 24, 7
 TEXT_LENGTH = 65
 FLOOR = math.log(LARGEST_STEP) / (TERMS - 1)
@@ -53,6 +58,7 @@ class Task:
     draw: Callable[[int, torch.Generator], Tensor]
     num_rows: int
     held_out: Tensor
+    learning_rate: float = LEARNING_RATE
 
     def batch(self, seed: int, *, shard: int, step: int) -> Tensor:
         """The rows of one shard in one step."""
@@ -113,6 +119,26 @@ def text() -> Task:
     return Task(lambda seed: make_tiny(Bytes(), seed=seed), draw, 4, rows)
 
 
+def trained_text() -> Task:
+    """This package's source, for a model that was trained on it: by seed, once."""
+    task = text()
+
+    @functools.cache
+    def weights_of(seed: int) -> dict[str, Tensor]:
+        learner = Learner(task, seed + TRAINED_STEPS, num_steps=TRAINED_STEPS)
+        for step in range(TRAINED_STEPS):
+            learner.step(step, shards=range(REPLICAS))
+        print(f"seed {seed} starts from {learner.held_out_loss():.4f}", flush=True)
+        return learner.model.state_dict()
+
+    def make_model(seed: int) -> Any:
+        model = task.make_model(seed)
+        model.load_state_dict(weights_of(seed))
+        return model
+
+    return replace(task, make_model=make_model, learning_rate=TRAINED_RATE)
+
+
 def loss_of(model: Any, ids: Tensor) -> Tensor:
     """The mean cross-entropy of the next ids."""
     logits = model(input_ids=ids[:, :-1]).logits
@@ -122,17 +148,18 @@ def loss_of(model: Any, ids: Tensor) -> Tensor:
 class Learner:
     """A model with its AdamW and a schedule: warm-up, then a cosine down to a tenth."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        self.task, self.seed, self.model = task, seed, task.make_model(seed)
+    def __init__(self, task: Task, seed: int, *, num_steps: int = STEPS) -> None:
+        self.task, self.seed, self.num_steps = task, seed, num_steps
+        self.model = task.make_model(seed)
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1
+            self.model.parameters(), lr=task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
         )
 
     def step(self, number: int, *, shards: range) -> None:
         """One optimiser step on some of the shards."""
-        cosine = 0.1 + 0.9 * (1 + math.cos(math.pi * number / STEPS)) / 2
+        cosine = 0.1 + 0.9 * (1 + math.cos(math.pi * number / self.num_steps)) / 2
         for group in self.optimiser.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (number + 1) / WARM_UP) * cosine
+            group["lr"] = self.task.learning_rate * min(1.0, (number + 1) / WARM_UP) * cosine
         self.optimiser.zero_grad()
         batches = [self.task.batch(self.seed, shard=shard, step=number) for shard in shards]
         loss_of(self.model, torch.cat(batches)).backward()
@@ -207,6 +234,9 @@ def measure(task: Task, *, seeds: int) -> dict[str, Any]:
     ratios = {n: [round(row[n] / row["data_parallel"], 4) for row in rows] for n in names}
     return {
         "weights": sum(p.numel() for p in task.make_model(0).parameters()),
+        "held_out_loss_at_start": [
+            round(Learner(task, seed).held_out_loss(), 4) for seed in range(seeds)
+        ],
         "tokens": STEPS * REPLICAS * task.num_rows * (task.held_out.shape[1] - 1),
         "held_out_loss": {str(seed): row for seed, row in enumerate(rows)},
         "ratio_to_data_parallel": ratios,
@@ -235,7 +265,7 @@ def main() -> None:
     print(json.dumps(result, indent=1))
 
 
-TASKS = {"sequences": sequences, "text": text}
+TASKS = {"sequences": sequences, "text": text, "trained_text": trained_text}
 
 
 if __name__ == "__main__":

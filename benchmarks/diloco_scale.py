@@ -31,8 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks besid
 from page import about
 
 from composer_replication.training.diloco.blob_store import ObjectStore, Traffic
-from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
+from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.replica import Replica
 from composer_replication.training.diloco.round_records import Spec
 from composer_replication.training.diloco.simulate import Scenario, ring, simulate

@@ -29,8 +29,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from context_page import context_section
+from hint_reader_section import hint_reader_section
 from memory_section import memory_section
 from page_generation import generation_section
+from page_size_section import page_size_section
 from record_lines import record_lines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +51,7 @@ PARTS: Mapping[str, str] = {
     "replay_cost": "what a replay bills",
     "hint_reader": "a reader's mistakes beside the rules'",
     "memory_model": "the memory model beside measured peaks",
+    "page_size": "the pages in a browser",
     "gpu": "everything on a GPU (benchmarks/gpu.py)",
 }
 _PEERS = ("gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled")
@@ -86,6 +89,7 @@ GOALS: Mapping[str, Any] = {
         "stranger": {"plain": 0.95, "wrapped": 0.8},
     },
     "memory_model": {"error": 0.10},
+    "page_size": {"kb": 2000, "usable_ms": 1000},
     "sizes": {"dense 256": 1024, "sparse 256": 1024, "step": 1024},
 }
 """The goals of the issues: the highest ratio of this project to a peer, or the lowest value of a
@@ -139,6 +143,7 @@ def render(measured: Json) -> str:
         "replay_cost": replay_cost_section,
         "hint_reader": hint_reader_section,
         "memory_model": memory_section,
+        "page_size": page_size_section,
         "gpu": gpu_section,
     }
     written = [
@@ -694,33 +699,6 @@ def replay_cost_section(part: Json, goals: Json) -> str:
             provenance(part),
             text,
             markdown(heads, [cells(row) for row in (*rows, {"session": "all", **total})]),
-        ]
-    )
-
-
-def hint_reader_section(part: Json, goals: Json) -> str:
-    """Precision and recall on the labelled calls, for the rules and for readers."""
-
-    def shown(value: float | None) -> str:
-        return "none" if value is None else f"{value:.2f}"
-
-    rows = [
-        [who, shown(n["precision"]), shown(n["recall"]), str(n["found"]), str(n["unlabelled"])]
-        for who, n in part["rows"].items()
-    ]
-    text = (
-        "On the labelled calls of the public sessions (tests/labels/sites.json). The rules were"
-        " corrected on these labels, so their numbers are those of the data they were tuned to. The"
-        " stand-in names every call whose result is marked as an error: no model was asked, and its"
-        " row says what telling errors from mistakes is worth. A real reader is not measured: it"
-        " needs a model."
-    )
-    return "\n\n".join(
-        [
-            "## A reader's mistakes",
-            provenance(part),
-            text,
-            markdown(["who names them", "precision", "recall", "named", "unlabelled"], rows),
         ]
     )
 

@@ -22,6 +22,8 @@ Json = Mapping[str, Any]
 NOW, EARLIER = "now/system", "earlier/system"
 OTHERS, NEUTRAL, NONE = "other sites' hints", "neutral", "none"
 POSITIONS = ("system", "user", "reminder", "result")
+ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
+"""Planned for the workshop, and for every training."""
 HEAD = """# Evidence on real weights
 
 Written by `python benchmarks/real_page.py` from `benchmarks/results/real_*.json`; do not edit.
@@ -66,12 +68,20 @@ has a few other sites.
 def render(root: Path) -> str:
     """The text of the page."""
     hints, logs = _read(root, "real_hints"), _read(root, "real_logs")
-    workshop = _read(root, "real_workshop")
-    parts = [HEAD.format(summary=_summary(hints, logs, workshop))]
+    workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
+    worded = _read(root, "real_wordings")
+    what = _what_was_run(hints, logs, workshop, gemma, worded)
+    told = [_summary(hints, logs, workshop), *_wordings_in_words(worded), what]
+    parts = [HEAD.format(summary=" ".join(told))]
     parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
+    parts.append(
+        _worded(worded) if worded else _not_run("real_wordings.py", "several wordings of a hint")
+    )
     parts.append(_logs(logs) if logs else _not_run("real_logs.py", "training on public sessions"))
     parts.append(
-        _workshop(workshop) if workshop else _not_run("real_workshop.py", "the workshop's arms")
+        _workshop(workshop, gemma)
+        if workshop
+        else _not_run("real_workshop.py", "the workshop's arms")
     )
     return "\n".join(parts)
 
@@ -91,10 +101,11 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
         )
     for d in (logs or {"differences": ()})["differences"]:
         if "placebo" in d["b"]:
+            arm, _, seed = d["a"].rpartition("-")
             sentences.append(
-                f"Trained for {logs and logs['about']['steps']} steps on other repositories, the"
-                f" student {d['a']} {_in_words(d, _DECIDES)} its placebo without a hint:"
-                f" {_interval(d)}."
+                f"Trained for {logs and logs['about']['steps']} steps on other repositories,"
+                f" {_TRAINED[arm]} (seed {seed}), SmolLM2 {_in_words(d, _DECIDES)} its placebo,"
+                f" both without a hint: {_interval(d)}."
             )
     if workshop is None:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
@@ -110,8 +121,97 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
     return " ".join(sentences)
 
 
+def _what_was_run(
+    hints: Json | None,
+    logs: Json | None,
+    workshop: Json | None,
+    gemma: Json | None,
+    worded: Json | None,
+) -> str:
+    """Which of the planned measurements stand on this page, and which do not."""
+    done, missing = [], []
+    if hints:
+        done.append(f"whether hints act, on {_listed(list(hints['models']))}, without any training")
+    if worded:
+        done.append(f"several wordings of a hint, on {_listed(list(worded['models']))}")
+    if rest := sorted(
+        set((hints or {"models": {}})["models"]) - set((worded or {}).get("models", ()))
+    ):
+        missing.append(f"several wordings of a hint, on {_listed(rest)}")
+    if logs:
+        seeds = _seeds_of_logs(logs)
+        done.append(f"SmolLM2 trained on public sessions, with {_seeds_in_words(seeds)}")
+        if len(seeds) < len(SEEDS):
+            rest = sorted(set(SEEDS) - set(seeds))
+            missing.append(f"the training on public sessions with {_seeds_in_words(rest)}")
+        missing.append(
+            "what those students would write at the mistakes (recurrence): their log-odds were"
+            " computed, no text was sampled"
+        )
+    rows = {row["name"]: [*row["by_seed"]] for row in (workshop or {"rows": ()})["rows"]}
+    if rows:
+        by_seeds: dict[str, list[str]] = {}
+        for name in ARMS:
+            if name in rows:
+                by_seeds.setdefault(_seeds_in_words(rows[name]), []).append(f"`{name}`")
+        done += [
+            f"SmolLM2 in the workshop, {_listed(names)}, with {seeds}"
+            for seeds, names in by_seeds.items()
+        ]
+    if "more_sft" not in rows:
+        missing.append(
+            "plain fine-tuning in the workshop (`more_sft`), so nothing here says whether the"
+            " channels do better than more of the same logs"
+        )
+    missing.append(f"Gemma 3 in the workshop{_cost_of_gemma(gemma, workshop)}")
+    return f"**Run:** {'; '.join(done)}. **Not run:** {'; '.join(missing)}."
+
+
+def _without_more_sft(about: Mapping[str, Any]) -> str:
+    """Why plain fine-tuning has no row."""
+    other, warmup = about["other_processor"], about["warmup"]
+    step = warmup["cpu_s"] / warmup["plan"]["steps"]
+    return (
+        " Plain fine-tuning (`more_sft`) was not run: it has to go on from the same student, which"
+        " only a processor with bfloat16 instructions makes again. One with"
+        f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
+        f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
+        f" {warmup['losses'][0]:.4f}."
+    )
+
+
+def _cost_of_gemma(gemma: Json | None, workshop: Json | None) -> str:
+    """What its warm-up would take, by the steps that were measured."""
+    if gemma is None or workshop is None:
+        return ""
+    steps = workshop["about"]["warmup"]["plan"]["steps"]
+    # the first step allocates; the mean of the others is what a long run pays
+    later = gemma["step_cpu_s"][1:]
+    minutes = sum(later) / len(later) / 60
+    return (
+        f" (a step of its warm-up took {minutes:.1f} CPU-minutes, so the {steps} steps that SmolLM2"
+        f" had would take {minutes * steps / 60:.1f} CPU-hours before an arm is trained)"
+    )
+
+
+def _seeds_of_logs(logs: Json) -> list[str]:
+    return sorted({d["a"].rpartition("-")[2] for d in logs["differences"]})
+
+
+def _seeds_in_words(seeds: Sequence[object]) -> str:
+    """Example: "seed 11", "the seeds 11, 12"."""
+    names = ", ".join(map(str, seeds))
+    return f"seed {names}" if len(seeds) == 1 else f"the seeds {names}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 _MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
 _SOLVES = ("solves more than", "solves fewer than", "is not shown to solve more or fewer than")
+_TRAINED = {"hint": "with hints", "focus": "with hints, on the tokens of the decision alone"}
 _DECIDES = ("decides better than", "decides worse than", "is not shown to decide differently from")
 
 
@@ -240,13 +340,74 @@ def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
     return "By kind, held-out repositories:\n\n" + _table(head, lines)
 
 
+def _worded(value: Json) -> str:
+    about = value["about"]
+    texts = "; ".join(f"*{name}*: `{text}`" for name, text in about["wordings"].items())
+    parts = [
+        "## Which wording?\n\n"
+        "Again without training: the log-odds of right against wrong at the decision, for several"
+        " wordings as a system message directly above, at the same sites. *now* is what"
+        f" `recompose hints` writes for the site; the others are templates: {texts}. Sites whose"
+        " right and wrong texts are both known, in the order of a hash; windows of"
+        f" {about['max_tokens']} tokens, {about['dtype']}. A text that names the right tool makes"
+        " it likelier partly because it stands in the context, and one that names the wrong tool"
+        " likewise: that is what is compared here.\n"
+    ]
+    for name, model in value["models"].items():
+        rows = {(r["group"], r["contrast"]): r for r in model["rows"] if r["kind"] == "all"}
+        wordings = ("now", *about["wordings"])
+        key = "{}/system - neutral".format
+        train = {w: row for w in wordings if (row := rows.get(("train", key(w))))}
+        chosen = max(train, key=lambda w: train[w]["mean"]) if train else None
+        parts.append(
+            f"### {name} (as `{model['family']}`), {len(model['sites'])} of"
+            f" {model['sites_planned']} sites\n"
+        )
+        if chosen and (row := rows.get(("held_out", key(chosen)))):
+            parts.append(
+                f"Chosen on *train*: *{chosen}*. On held out it moves the log-odds by"
+                f" {_interval(row)} over text without information ({row['n']} sites).\n"
+            )
+        lines = [
+            (
+                group.replace("_", " "),
+                wording,
+                str(row["n"]),
+                str(row["sessions"]),
+                _interval(row),
+                _interval(rows.get((group, f"{wording}/system - {NONE}"))),
+                f"{row['positive']} of {row['n']}",
+            )
+            for group in ("train", "held_out")
+            for wording in wordings
+            if (row := rows.get((group, key(wording))))
+        ]
+        head = ("repositories", "wording", "sites", "sessions", "over neutral text")
+        parts.append(_table((*head, "over no hint", "above neutral text"), lines))
+    return "\n".join(parts)
+
+
+def _wordings_in_words(value: Json | None) -> list[str]:
+    """The wordings that move a model away from what is right, on held-out repositories."""
+    return [
+        f"A hint in the words `{text}` moves {name} away from what is right: {_interval(row)} over"
+        f" text without information ({row['n']} sites, held out)."
+        for name, model in (value or {"models": {}})["models"].items()
+        for wording, text in (value or {})["about"]["wordings"].items()
+        for row in model["rows"]
+        if (row["group"], row["kind"]) == ("held_out", "all")
+        if row["contrast"] == f"{wording}/system - {NEUTRAL}"
+        if row["high"] is not None and row["high"] < 0
+    ]
+
+
 def _logs(value: Json) -> str:
     about = value["about"]
     lines = [
         (d["a"], d["b"], str(d["n"]), str(d["sessions"]), _interval(d))
         for d in value["differences"]
     ]
-    seeds = sorted({d["a"].rpartition("-")[2] for d in value["differences"]})
+    seeds = _seeds_of_logs(value)
     head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
     return (
         "## Training on public sessions, measured on other repositories\n\n"
@@ -261,14 +422,18 @@ def _logs(value: Json) -> str:
     )
 
 
-def _workshop(value: Json) -> str:
+def _workshop(value: Json, gemma: Json | None) -> str:
     about = value["about"]
+    most = max(len(row["by_seed"]) for row in value["rows"])
     rows = [
         (
             f"`{row['name']}`",
             str(row["n"]),
             f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]",
-            " / ".join(f"{share:.2f}" for share in row["by_seed"].values()),
+            " / ".join(
+                f"{share:.2f}" if len(row["by_seed"]) == most else f"{seed}: {share:.2f}"
+                for seed, share in row["by_seed"].items()
+            ),
         )
         for row in value["rows"]
     ]
@@ -290,11 +455,20 @@ def _workshop(value: Json) -> str:
         if is_complete
         else "Training was cut short for want of time, before anything was played. "
     )
-    one_seed = (
+    seeds_said = (
         "With one seed the intervals cover other tasks, not other trainings: another seed may turn"
         " the sign, so this is a first look, not a result."
         if len(about["seeds_done"]) == 1
-        else ""
+        else "A first look at seed 11 alone, with another warm-up (commit 98d9162), had given +0.08"
+        " [+0.01, +0.16] over the placebo, and this page warned that another seed may turn it."
+    )
+    plain = "" if "more_sft" in value["runs"] else _without_more_sft(about)
+    not_trained = f"Gemma 3 was not trained here{_cost_of_gemma(gemma, value)}.{plain}"
+    joined_later = "".join(
+        f" `{name}` was added with the code of commit {later['commit']}, from the same students:"
+        f" their weights at the start, and what the start plays with"
+        f" {_seeds_in_words(later['start_played_again'])}, came out equal."
+        for name, later in about.get("added", {}).items()
     )
     return (
         "## The workshop, all three channels\n\n"
@@ -305,7 +479,7 @@ def _workshop(value: Json) -> str:
         " (`benchmarks/real_warmup.py`); all arms go on from it by LoRA of rank 16 in bfloat16,"
         f" with the code of commit {about['commit']}. {cut_short}A step took {minutes} minutes on"
         " one busy core."
-        f" {one_seed}\n\n"
+        f" {seeds_said}{joined_later} {not_trained}\n\n"
         + _table(("row", "episodes", "success", "by seed"), rows)
         + "\n"
         + _table(

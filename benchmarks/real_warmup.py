@@ -5,7 +5,12 @@ docs/evidence_real.md.
 
 Plain cross-entropy on every message of the player, by LoRA adapters that are merged at the end. No
 session holds a hint: that hints are followed is not taught here. The folder's warmup.json holds the
-plan, the losses and the time.
+plan, the losses and the CPU time of every step.
+
+What a step costs on the other model:
+
+    python benchmarks/real_warmup.py build/real/folders/gemma3-270m --template gemma \\
+        --steps 3 --ramp 1 --out build/real_gemma --json benchmarks/results/real_gemma.json
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import torch
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.student_settings import LoraSettings, StudentSettings
+from composer_replication.core.errors import ConfigError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.trace import Turn
 from composer_replication.models.load_student import load_student
@@ -49,7 +55,7 @@ from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.warmup.warm_up import mean_loss
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
-ABOUT = "warmup.json"
+ABOUT, LISTS = "warmup.json", ("losses", "step_cpu_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,14 @@ class WarmUpPlan:
     level: int = 2
     seed: int = 7
     template: str = "qwen3-2507"
+
+    def __post_init__(self) -> None:
+        if self.ramp >= self.steps:  # the rate would fall from below zero
+            raise ConfigError(
+                f"a ramp of {self.ramp} steps is not shorter than the {self.steps} steps",
+                where="--ramp",
+                fix="give more steps, or a shorter ramp",
+            )
 
 
 def plain_session(seed: str, *, level: int, tests: LessonTests) -> Lesson:
@@ -113,9 +127,11 @@ def warm_up(folder: Path, out: Path, *, plan: WarmUpPlan) -> dict[str, Any]:
     renderer = Renderer.for_tokenizer(tokenizer, family=plan.template)
     trained = [p for p in student.model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=plan.learning_rate, weight_decay=0.0)
-    source, losses, began = batches(renderer, plan), list[float](), time.process_time()
+    source, losses, step_cpu_s = batches(renderer, plan), list[float](), list[float]()
+    began = time.process_time()
     student.model.train()
     for step in range(plan.steps):
+        step_began = time.process_time()
         share = min((step + 1) / plan.ramp, (plan.steps - step) / (plan.steps - plan.ramp))
         optimiser.param_groups[0]["lr"] = plan.learning_rate * min(1.0, share)
         loss = mean_loss(student.model, next(source), pad_id=student.pad_id)
@@ -124,6 +140,7 @@ def warm_up(folder: Path, out: Path, *, plan: WarmUpPlan) -> dict[str, Any]:
         optimiser.step()
         optimiser.zero_grad()
         losses.append(round(float(loss.detach()), 5))
+        step_cpu_s.append(round(time.process_time() - step_began, 1))
         if step % 10 == 9 or step < 3:
             mean = sum(losses[-10:]) / len(losses[-10:])
             print(
@@ -133,13 +150,15 @@ def warm_up(folder: Path, out: Path, *, plan: WarmUpPlan) -> dict[str, Any]:
     cpu_s = round(time.process_time() - began)
     student.model.eval()
     student.model.float()  # the sum is rounded once, when an arm loads it in bfloat16
-    merged = merge_adapters(student)
+    seen = [example.ids for example in next(source)]
+    merged = merge_adapters(student, texts=seen)
     save_student(replace(student, model=merged.model, lora=False), out)
     about = {
         "plan": asdict(plan),
         "from": folder.name,
         "losses": losses,
         "cpu_s": cpu_s,
+        "step_cpu_s": step_cpu_s,
         "weights_sha256": weights_sha256(merged.model),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
@@ -154,12 +173,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", type=Path, help="keep the record here, too")
     for name, value in asdict(WarmUpPlan()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     options = vars(parser.parse_args(arguments))
-    folder, out = options.pop("model"), options.pop("out")
+    folder, out, record = (options.pop(name) for name in ("model", "out", "json"))
     about = warm_up(folder, out, plan=WarmUpPlan(**options))
-    print(json.dumps({k: v for k, v in about.items() if k != "losses"}, indent=1))
+    if record:
+        write_json(record, about)
+    print(json.dumps({k: v for k, v in about.items() if k not in LISTS}, indent=1))
 
 
 if __name__ == "__main__":

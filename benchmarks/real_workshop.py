@@ -6,11 +6,14 @@ fine-tuning, and play every student on fresh tasks.
     python benchmarks/real_workshop.py                     all seeds; goes on where it was cut off
     python benchmarks/real_workshop.py --seeds 11 --arms after placebo
     python benchmarks/real_workshop.py --as-trained        play the newest checkpoint of every arm
+    python benchmarks/real_workshop.py --arms more_sft --keep
+        add an arm to the rows of the JSON, of whose students only the outcomes are left
 
 Seed by seed: record the student's sessions, find sites, write hints, ask the scripted teachers,
 build; then train the arms by LoRA, with the flags of docs/evidence.md. What was made from the same
 settings, student and data is not made again, played episodes included. The JSON,
-benchmarks/results/real_workshop.json, holds every outcome as one bit.
+benchmarks/results/real_workshop.json, holds every outcome as one bit. With --keep, the start of the
+first seed is played again and must come out as it stands there (workshop_evidence/kept.py).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import pickle
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -35,14 +38,15 @@ from record_lines import record_lines
 from workshop_evidence.arms import steps_of
 from workshop_evidence.training import Work, checked_out_commit, prepare, read_run, train_arm
 
+Episodes = Mapping[str, Mapping[int, Any]]
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "real_workshop.json"
 SEEDS, LEVEL = (11, 12, 13), 2
 ARMS = ("after", "placebo", "more_sft")
 NUM_LOGS, SLACK, MAX_CONTEXT = 40, 3, 1600
 EVALUATION_SEED, TASKS = 27182, 64
-SCALE = 0.5
-"""Of the steps of docs/evidence.md: 10 for the three channels, 20 for plain fine-tuning."""
+SCALE = 0.25
+"""Of the steps of docs/evidence.md: 5 for the three channels, 10 for plain fine-tuning."""
 SETTINGS = """# Settings of benchmarks/real_workshop.py
 work_dir = "."
 seed = {seed}
@@ -134,15 +138,18 @@ def record_here(config: str, student: str) -> None:
     print(len(recorded.paths), "logs; left out:", recorded.left_out, "success:", recorded.success)
 
 
-def play_arms(work: RealWork, names: Sequence[str], *, tasks: int, workers: int) -> dict[str, Any]:
-    """Play the start and every arm of a seed; played episodes are kept beside the runs."""
+def play_arms(
+    work: RealWork, names: Sequence[str], *, tasks: int, workers: int, with_start: bool
+) -> dict[str, Any]:
+    """Play every arm of a seed, and the start; played episodes are kept beside the runs."""
     from workshop_evidence.numbers import evaluation_seed_of, play
 
     from composer_replication.core.config.rollout_settings import EvaluateSettings
     from composer_replication.evaluation.players import player_of, start_of
 
     players = {name: player_of(work.run(name), name=name) for name in names}
-    players = {"before": start_of(next(iter(players.values()))), **players}
+    if with_start:
+        players = {"before": start_of(next(iter(players.values()))), **players}
     kept = {
         name: work.folder / "played" / f"{name}-{player.steps}-{tasks}.pickle"
         for name, player in players.items()
@@ -162,14 +169,14 @@ def play_arms(work: RealWork, names: Sequence[str], *, tasks: int, workers: int)
 
 def gather(options: argparse.Namespace) -> None:
     """Prepare, train and play, seed by seed, and write the JSON after every seed."""
-    from workshop_evidence.numbers import level_numbers
-
-    from composer_replication.core.config.rollout_settings import EvaluateSettings
+    from composer_replication.evaluation.players import player_of
 
     began = time.monotonic()
     episodes: dict[str, dict[int, Any]] = {name: {} for name in ("before", *options.arms)}
     weights: dict[str, dict[str, str]] = {name: {} for name in episodes}
     runs: dict[str, dict[str, Any]] = {name: {} for name in options.arms}
+    starts: dict[str, str] = {}
+    earlier = json.loads(RESULTS.read_text("utf-8")) if options.keep else {}
     works = [
         RealWork(root=options.work, level=LEVEL, seed=seed, student=options.student)
         for seed in options.seeds
@@ -196,36 +203,99 @@ def gather(options: argparse.Namespace) -> None:
             results = dict(zip(options.arms, pool.map(train, options.arms), strict=True))
         for name, result in results.items():
             runs[name][str(work.seed)] = {k: v for k, v in result.items() if k != "key"}
-        played = play_arms(work, options.arms, tasks=options.tasks, workers=options.workers)
+            starts[str(work.seed)] = player_of(work.run(name), name=name).start_sha256
+        played = play_arms(
+            work,
+            options.arms,
+            tasks=options.tasks,
+            workers=options.workers,
+            with_start=not earlier or work is works[0],
+        )
         for name, student in played.items():
             episodes[name][work.seed] = student.episodes
             weights[name][str(work.seed)] = student.weights_sha256
-        numbers = level_numbers(
-            episodes,
-            settings=EvaluateSettings(tasks=options.tasks, level=LEVEL),
-            seed=EVALUATION_SEED,
-        )
-        warmup = json.loads((options.student / "warmup.json").read_text("utf-8"))
-        about = {
-            "seeds_done": sorted(episodes["before"]),
-            "commit": checked_out_commit(),
-            "seeds_planned": list(SEEDS),
-            "steps_planned": {name: steps_of(name, scale=SCALE) for name in options.arms},
-            "tasks": options.tasks,
-            "evaluation_seed": EVALUATION_SEED,
-            "level": LEVEL,
-            "minutes": round((time.monotonic() - began) / 60, 1),
-            "settings": SETTINGS,
-            "warmup": warmup,
-            "versions": {
-                "python": platform.python_version(),
-                **{name: metadata.version(name) for name in ("torch", "transformers", "peft")},
-            },
-        }
-        value = {"about": about, **numbers, "runs": runs, "weights_sha256": weights}
-        value = json.loads(json.dumps(value, sort_keys=True))
-        options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")
+        about = about_run(options, seeds=sorted(episodes[options.arms[0]]), began=began)
+        value = {"about": about, "runs": runs, "weights_sha256": weights}
+        if earlier:
+            write_joined(options, value, episodes, earlier=earlier, starts=starts)
+        else:
+            write_all(options, value, episodes)
         print(f"real: wrote {options.json} ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def about_run(options: argparse.Namespace, *, seeds: Sequence[int], began: float) -> dict[str, Any]:
+    """What was run, with which settings, student and versions."""
+    return {
+        "seeds_done": list(seeds),
+        "commit": checked_out_commit(),
+        "seeds_planned": list(SEEDS),
+        "steps_planned": {name: steps_of(name, scale=SCALE) for name in options.arms},
+        "tasks": options.tasks,
+        "evaluation_seed": EVALUATION_SEED,
+        "level": LEVEL,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "settings": SETTINGS,
+        "warmup": json.loads((options.student / "warmup.json").read_text("utf-8")),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "transformers", "peft")},
+        },
+    }
+
+
+def write_all(options: argparse.Namespace, value: dict[str, Any], episodes: Episodes) -> None:
+    """Write the JSON of students that were all trained and played here."""
+    from workshop_evidence.numbers import level_numbers
+
+    numbers = level_numbers(episodes, settings=evaluation(options), seed=EVALUATION_SEED)
+    write(options.json, {**value, **numbers})
+
+
+def write_joined(
+    options: argparse.Namespace,
+    value: dict[str, Any],
+    episodes: Episodes,
+    *,
+    earlier: dict[str, Any],
+    starts: Mapping[str, str],
+) -> None:
+    """Write an earlier JSON with the rows of the new arms; raises DataError if they may not stand
+    in one table."""
+    from workshop_evidence.kept import check_kept, joined
+    from workshop_evidence.numbers import outcomes, pooled_row
+
+    played = {str(seed): outcomes(rows) for seed, rows in episodes["before"].items()}
+    about = value["about"]
+    check_kept(earlier, about=about, starts=starts, played=played, file=RESULTS)
+    added = [
+        pooled_row(name, episodes[name], settings=evaluation(options), seed=EVALUATION_SEED)
+        for name in options.arms
+    ]
+    planned = {**earlier["about"]["steps_planned"], **about["steps_planned"]}
+    again = {"start_played_again": sorted(played)}
+    fields = ("commit", "seeds_done", "minutes", "versions")
+    additions = {name: {f: about[f] for f in fields} | again for name in options.arms}
+    additions = {**earlier["about"].get("added", {}), **additions}
+    new_weights = {name: value["weights_sha256"][name] for name in options.arms}
+    joint = {
+        "about": {**earlier["about"], "steps_planned": planned, "added": additions},
+        "runs": {**earlier["runs"], **value["runs"]},
+        "weights_sha256": {**earlier["weights_sha256"], **new_weights},
+    }
+    write(options.json, {**joint, **joined(earlier, added, seed=EVALUATION_SEED)})
+
+
+def evaluation(options: argparse.Namespace) -> Any:
+    """The settings of the evaluation."""
+    from composer_replication.core.config.rollout_settings import EvaluateSettings
+
+    return EvaluateSettings(tasks=options.tasks, level=LEVEL)
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    """Write the JSON, one line a record."""
+    value = json.loads(json.dumps(value, sort_keys=True))
+    path.write_text(record_lines(value, depth=3) + "\n", "utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -237,6 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--as-trained", action="store_true", help="train no further")
+    parser.add_argument("--keep", action="store_true", help="add the arms to the rows of the JSON")
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--work", type=Path, default=work)

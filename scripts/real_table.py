@@ -41,7 +41,7 @@ HEAD = """# Real tokenizers and real weights
 (scripts/real_models.py; hashes are pinned) and runs every template family that has a real tokenizer there over the public sessions. Of
 the other families (Qwen3.5 and 3.6, GLM, Mistral) no package carries the tokenizer: they are tested on tiny tokenizers with the same control tokens.
 One test (tests/real/test_whole_path.py) takes SmolLM2 (as `chatml-tools`, windows of 1,024 tokens) and Gemma 3 270M (base, `gemma`,
-bfloat16, windows of 768) through the whole pipeline: ingest, sites, hints, build, one or two LoRA steps (and one of all weights of SmolLM2),
+bfloat16 - float32 where the processor emulates it -, windows of 768) through the whole pipeline: ingest, sites, hints, build, one or two LoRA steps (and one of all weights of SmolLM2),
 `evaluate --logs`, the audit, export, and an answer in plain transformers. It shows that the pipeline runs, not that
 anything is learnt.
 

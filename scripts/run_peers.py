@@ -41,12 +41,14 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "minilm": ("tests/peers/test_minilm.py",),
     "bitsandbytes": ("tests/peers/test_bitsandbytes.py",),
+    "parquet": ("tests/peers/test_parquet.py",),
 }
 """The tests of each peer. In the JUnit file, a test of Liger has "liger" among its parameters."""
 _FILES = {
     "serve": "test_transformers_serve",
     "minilm": "test_minilm",
     "bitsandbytes": "test_bitsandbytes",
+    "parquet": "test_parquet",
 }
 """How the names of the files of some peers' tests begin."""
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from scripts.capabilities import NEEDS_PUBLIC_SESSIONS
+from scripts.run_tests import ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a hub
@@ -41,6 +42,15 @@ settings.load_profile("mutant" if os.environ.get("COMPOSER_REPLICATION_MUTANT") 
 TRACES_VARIABLE = "COMPOSER_REPLICATION_TRACES"
 OWN_LOGS = (ROOT / "examples" / "demo_logs", ROOT / "tests" / "data" / "ingestion" / "newest_logs")
 """Small sessions of our own: one or more of every era."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measure the coverage of the rooms with a floor by their own tests and those of no room:
+    tracing makes a test half as slow again."""
+    for item in items:
+        place = item.path.relative_to(ROOT / "tests").parts
+        if len(place) > 1 and place[0] not in ROOMS:
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ ROOMS = (
     "losses",
     "data",
     "rollouts",
+    "serve",
     "evaluation",
     "report",
     "training",

@@ -143,7 +143,7 @@ def test_a_lost_rollout_and_a_wrong_name_are_counted(renderer: Renderer) -> None
     ]
     wrong, failed = (
         recorded_rollout(renderer, read),
-        recorded_rollout(renderer, [assistant_message(text="Done.")], lost),
+        recorded_rollout(renderer, [assistant_message(text="Done.")], lost, name="r1"),
     )
     assert failed.ended == "env_error" and failed.reward == 0.0 and failed.measures == {}
     assert (
@@ -193,8 +193,10 @@ def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
 
 
 def test_what_could_not_be_recorded_still_counts_as_a_rollout() -> None:
-    empty = as_rollout(None, begun(), name="x", ids=(1, 2), end_ids=frozenset({2}))
-    assert as_step([empty, empty], group_size=2, scaled=False).metrics["rollouts/episodes"] == 2
+    empty = [
+        as_rollout(None, begun(), name=name, ids=(1, 2), end_ids=frozenset({2})) for name in "xy"
+    ]
+    assert as_step(empty, group_size=2, scaled=False).metrics["rollouts/episodes"] == 2
 
 
 def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +209,7 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unresolvable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_metrics, "num_unresolvable", lambda rollout: 1)
+    monkeypatch.setattr(rollout_metrics, "unresolvable_calls", lambda session: -1.0)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:

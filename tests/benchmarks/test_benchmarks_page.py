@@ -317,3 +317,20 @@ def test_rollouts_beside_trl_say_more_is_better() -> None:
     assert "| trained tokens per CPU-s | 900.0 | 1000.0 | 0.90 | 1: **missed** |" in page
     part["beside"] = {"shape": shape, "ours": ours, "trl": {"problem": "not installed"}}
     assert "Not measured: not installed." in render({**measured(), "rollouts": part})
+
+
+def test_a_page_that_is_too_large_or_slow_misses_its_goal() -> None:
+    row = {"page": "run", "answers": True, "sites": 1000, "kb": 900, "in_full": 2000}
+    times = {"first paint": 90, "usable": 1000, "first search": 50, "next search": 9, "filter": 8}
+    rows = [
+        {**row, "drawn_s": 2.0, "ms": times},
+        {**row, "page": "slow", "drawn_s": 2.0, "ms": {**times, "usable": 1001}},
+        {**row, "page": "large", "kb": 2001, "drawn_s": 2.0, "ms": times},
+        {**row, "page": "closed", "drawn_s": 2.0, "ms": {}},
+    ]
+    page = render({**measured(), "page_size": {"about": ABOUT, "rows": rows}})
+    line = "| run, with answers | 1,000 | 900 | 2,000 | 2.0 | 90 | 1000 | 50 | 9 | 8 | met |"
+    assert row_of(page, "| run, with") == line
+    assert row_of(page, "| slow,").endswith("| **missed** |")
+    assert row_of(page, "| large,").endswith("| **missed** |")
+    assert row_of(page, "| closed,").endswith("| not measured | not measured |  |")

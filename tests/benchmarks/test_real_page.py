@@ -79,3 +79,93 @@ def test_the_groups_in_the_file_are_those_of_the_sites() -> None:
             groups.items()
         )
     assert set(groups.values()) == {"train", "held_out"}
+
+
+def _workshop_with(row: dict[str, object]) -> dict[str, object]:
+    """The shipped JSON of the workshop with one more row."""
+    value = json.loads((ROOT / "benchmarks/results/real_workshop.json").read_text("utf-8"))
+    value["rows"] = [r for r in value["rows"] if r["name"] != row["name"]] + [row]
+    return value
+
+
+def test_the_newcomer_is_told_what_was_not_run(tmp_path: Path) -> None:
+    results, page = tmp_path / "benchmarks" / "results", tmp_path / "docs" / "evidence_real.md"
+    results.mkdir(parents=True)
+    page.parent.mkdir()
+
+    def words() -> str:
+        assert real_page.main([], root=tmp_path) == 0
+        return next(
+            line for line in page.read_text("utf-8").splitlines() if "**For a newcomer" in line
+        )
+
+    for name in ("real_logs", "real_workshop"):
+        shutil.copy2(ROOT / "benchmarks/results" / f"{name}.json", results)
+    workshop = json.loads((results / "real_workshop.json").read_text("utf-8"))
+    workshop["rows"] = [row for row in workshop["rows"] if row["name"] != "more_sft"]
+    (results / "real_workshop.json").write_text(json.dumps(workshop), "utf-8")
+    without = words()
+    assert "`before`, `placebo` and `after`, with the seeds 11, 12, 13" in without
+    run, _, not_run = without.partition("**Not run:**")
+    assert "`more_sft`" in not_run and "more_sft" not in run
+    assert "Gemma 3 in the workshop." in not_run
+    row = {"name": "more_sft", "n": 64, "success": 0.1, "success_low": 0.0, "success_high": 0.2}
+    added = _workshop_with({**row, "by_seed": {"11": 0.1}, "outcomes": {"11": "1"}})
+    (results / "real_workshop.json").write_text(json.dumps(added), "utf-8")
+    gemma = {"step_cpu_s": [300.0, 60.0, 120.0]}  # the first step is left out
+    (results / "real_gemma.json").write_text(json.dumps(gemma), "utf-8")
+    run, _, not_run = words().partition("**Not run:**")
+    assert "`more_sft`, with seed 11" in run and "more_sft" not in not_run
+    assert "1.5 CPU-minutes" in not_run and "2.0 CPU-hours" in not_run
+    assert "| `more_sft` | 64 | 0.100 [0.000, 0.200] | 11: 0.10 |" in page.read_text("utf-8")
+
+
+def test_a_wording_is_chosen_on_train_and_told_with_what_it_does_on_held_out(
+    tmp_path: Path,
+) -> None:
+    """On held out another wording is better: it stands in the table, but is not the one told."""
+    lifts = {"now": (1.0, 0.5), "right": (2.0, 0.3), "do not": (-3.0, 9.0)}
+
+    def row(group: str, wording: str, mean: float) -> dict[str, object]:
+        numbers = {"mean": mean, "low": mean - 0.2, "high": mean + 0.2}
+        counts = {"n": 7, "sessions": 5, "positive": 6}
+        contrast = f"{wording}/system - neutral"
+        return {"group": group, "kind": "all", "contrast": contrast, **numbers, **counts}
+
+    rows = [
+        row(group, wording, mean)
+        for wording, means in lifts.items()
+        for group, mean in zip(("train", "held_out"), means, strict=True)
+    ]
+    model = {"family": "chatml-tools", "sites_planned": 90, "rows": rows, "sites": [{}] * 14}
+    wordings = {"right": "Use {right}.", "do not": "Do not use {wrong}."}
+    about = {"wordings": wordings, "max_tokens": 2048, "dtype": "bfloat16"}
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    value = {"about": about, "models": {"smollm2": model}}
+    (results / "real_wordings.json").write_text(json.dumps(value), "utf-8")
+    assert real_page.main([], root=tmp_path) == 0
+    text = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
+    assert "### smollm2 (as `chatml-tools`), 14 of 90 sites" in text
+    assert "Chosen on *train*: *right*. On held out it moves the log-odds by +0.30" in text
+    assert "away from what is right" not in text
+    rows[-1] |= {"mean": -3.0, "low": -4.0, "high": -2.0}  # "do not", held out
+    (results / "real_wordings.json").write_text(json.dumps(value), "utf-8")
+    assert real_page.main([], root=tmp_path) == 0
+    page = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
+    assert "`Do not use {wrong}.` moves smollm2 away from what is right: -3.00 [-4.00" in page
+    assert "| held out | do not | 7 | 5 | +9.00 [+8.80, +9.20] | - | 6 of 7 |" in text
+
+
+def test_a_wording_is_made_of_the_decision(real_hints: ModuleType) -> None:
+    import real_wordings  # pyright: ignore[reportMissingImports]
+
+    from composer_replication.core.site import Decision, Hint
+
+    decision = Decision(part="tool", wrong="Edit", right=("Read", "Grep"))
+    hint = Hint(site_id="s", text="long", writer="w", kind="edit_not_read", decision=decision)
+    texts = [real_wordings.worded([hint], t)[0].text for t in real_wordings.WORDINGS.values()]
+    assert texts[:3] == ["Use Read.", "Use Read, not Edit.", "Do not use Edit."]
+    order = real_wordings.in_hash_order(["b", "a", "c"])
+    assert sorted(order) == ["a", "b", "c"] and order == real_wordings.in_hash_order(order)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,10 @@ def talk(name: str, *, steps: int) -> Session:
     )
 
 
-def prepare(folder: Path, url: str, *, sessions: int, steps: int, **settings: Any) -> Path:
-    """Write sessions and settings; returns the work folder."""
+def prepare(
+    folder: Path, url: str, *, sessions: int, steps: int, each: Sequence[str] = (), **settings: Any
+) -> Path:
+    """Write sessions and settings, with `each` in every teacher's; returns the work folder."""
     work = folder / "recompose"
     write_sessions(
         work / "sessions.jsonl", [talk(f"s{number}", steps=steps) for number in range(sessions)]
@@ -85,6 +88,7 @@ def prepare(folder: Path, url: str, *, sessions: int, steps: int, **settings: An
             "max_input_usd_per_mtok = 1.0",
             "max_output_usd_per_mtok = 4.0",
             "at_once = 16",
+            *each,
         ]
     (folder / "recompose.toml").write_text("\n".join(lines) + "\n", "utf-8")
     return work

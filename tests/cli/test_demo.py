@@ -170,16 +170,21 @@ def test_the_table_holds_what_was_promised(shown: tuple[Path, CliResult]) -> Non
 
 @pytest.mark.train
 def test_the_same_seed_gives_the_same_table_and_json_prints_it(
-    shown: tuple[Path, CliResult], tmp_path: Path
+    shown: tuple[Path, CliResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(demo_module, "CONTROLS", {"placebo": CONTROLS["placebo"]})
     result = play(tmp_path, "--json")
     assert (result.code, result.err) == (0, "")
-    table = table_of(tmp_path)
+    table, first = table_of(tmp_path), table_of(shown[0])
     beside = {"seconds", "dry_run", "wrote", "next", "settings_read"}
     assert {k: v for k, v in result.value.items() if k not in beside} == table and beside <= set(
         result.value
     )
-    assert table == table_of(shown[0])
+    played = {row["name"] for row in table["rows"]}
+    assert played == {"before", "placebo", "after"}
+    assert table["rows"] == [row for row in first["rows"] if row["name"] in played]
+    assert table["weights_sha256"].items() <= first["weights_sha256"].items()
+    assert table["seed"] == first["seed"]
     assert list(result.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
 
 
@@ -206,6 +211,7 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
 ) -> None:
     folder = shown[0]
     calls = {
+        "audit": [[]],
         "demo": [["--dry-run"]],
         "doctor": [[]],
         "init": [["-o", str(tmp_path / "other")], ["--schema"]],
@@ -221,10 +227,13 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
         "train": [["--dry-run", *SHORT]],
         "diloco": [["simulate", "--replicas", "2", "--rounds", "2"]],
         "tasks": [["make", str(make_shop(tmp_path / "shop")), "--dry-run"]],
+        "serve": [["--player", "claude-code", "--task", "Mend calc.py.", "--dry-run"]],
         "evaluate": [["after", "--dry-run"]],
         "report": [["--audit"], ["after"]],
         "export": [["after", "--to", str(tmp_path / "exported")]],
+        "push": [[str(tmp_path / "exported"), "--to", "me/after", "--dry-run"]],
         "show": [["session", "s001"], ["site", "s001"], ["example", "e001"], ["run", "after"]],
+        "completion": [["zsh"]],
     }
     assert list(calls) == list(VERBS)
     for verb, lists in calls.items():

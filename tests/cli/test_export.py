@@ -171,6 +171,9 @@ def test_the_card_says_what_it_was_trained_on_by_whom_and_what_was_measured(plac
         and "`claude-test-1` (3 messages)" in card
         and "context distillation" in card
     )
+    (trained_by,) = [line for line in card.splitlines() if line.startswith("- trained by ")]
+    assert "`recompose train --name whole " in trained_by and "--train.steps 3" in trained_by
+    assert str(place) not in (place / "out" / "bare" / "recompose.json").read_text("utf-8")
     assert str(place) not in card and str(place) not in (
         place / "out" / "bare" / "config.json"
     ).read_text("utf-8")
@@ -178,13 +181,16 @@ def test_the_card_says_what_it_was_trained_on_by_whom_and_what_was_measured(plac
         {"a": "after", "b": b, "difference": 0.2, "low": 0.1, "high": 0.3}
         for b in ("before", "placebo")
     ]
-    write_json(run.evaluation_json, {"rows": [{"name": "after"}], "paired": pairs})
+    success = {"n": 64, "success": 0.31, "success_low": 0.2, "success_high": 0.43}
+    rows = [{"name": "after", **success}, {"name": "odd"}]
+    write_json(run.evaluation_json, {"rows": rows, "paired": pairs})
     write_sessions(place / "recompose" / "sessions.jsonl", [session(text="another log")])
     assert recompose("export", "whole", "--to", "out/judged", "-q", cwd=place).code == 0
     card = (place / "out" / "judged" / "README.md").read_text("utf-8")
     assert (
         "Success on held-out tasks rose" in card
         and "are no longer known" in card
+        and "| `after` | 64 | 0.310 [0.200, 0.430] |" in card
         and "claude-test-1" not in card
     )
     facts = json.loads((place / "out" / "judged" / "recompose.json").read_text("utf-8"))

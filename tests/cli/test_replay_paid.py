@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import sqlite3
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from composer_replication.core.codec import read_answers, write_sessions
 from composer_replication.core.trace import Text, Turn
+from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.cli.paid import KEY, TEACHERS, prepare, start, talk, with_the_key
 from tests.cli.workspace import files, recompose
@@ -128,6 +130,49 @@ def test_an_estimate_sends_nothing_and_needs_no_key(tmp_path: Path) -> None:
     assert [teacher["calls"] for teacher in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
         "usd"
     ] < bill["most_usd"]
+
+
+def test_an_estimate_says_what_a_step_costs_and_a_ceiling_that_covers_it(tmp_path: Path) -> None:
+    prepare(tmp_path, "http://127.0.0.1:9", sessions=4, steps=3)
+    value = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
+    shown = recompose("replay", "--estimate", "--replay.max_usd", "0", cwd=tmp_path).out
+    each = re.search(r"about \$([\d.]+) a step; a pair can come of 12 of the 12 steps", shown)
+    assert each is not None and float(each[1]) == pytest.approx(value["usd"] / 12, abs=0.005)
+    (ceiling,) = re.findall(r"next +recompose replay.* --max-usd ([\d.]+)", shown)
+    assert value["usd"] <= float(ceiling) < value["usd"] + 0.1
+    assert "--replay.max_usd 0" in shown.partition("next")[2]  # the flags of this call
+
+
+def test_with_too_few_families_the_next_command_adds_teachers_and_asks_nobody(
+    tmp_path: Path,
+) -> None:
+    prepare(tmp_path, "http://127.0.0.1:9", sessions=4, steps=3)
+    (first, *_) = TEACHERS
+    flags = [
+        "--replay.teachers",
+        json.dumps([first]),
+        "--replay.gate",
+        "value",
+        "--replay.need_evidence",
+        "false",
+    ]
+    shown = recompose("replay", "--estimate", *flags, cwd=tmp_path).out
+    assert "12 (too_few_families)" in shown and "a pair can come" not in shown
+    (names,) = re.findall(r"next +recompose replay --estimate --replay.teachers '(.*)'", shown)
+    added = json.loads(names)[1:]
+    assert json.loads(names)[0] == first and set(added) < set(DEFAULT_TEACHERS)
+    assert f"add {' and '.join(added)}" in shown
+    # enough, and not one more
+    again = [
+        "--replay.teachers",
+        names,
+        "--replay.gate",
+        "value",
+        "--replay.need_evidence",
+        "false",
+    ]
+    assert "(too_few_families)" not in recompose("replay", "--estimate", *again, cwd=tmp_path).out
+    assert len(json.loads(names)) == 3
 
 
 def test_the_estimate_is_near_the_bill(tmp_path: Path, keyed: None) -> None:
@@ -284,10 +329,11 @@ def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None)
 def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time(
     tmp_path: Path, keyed: None
 ) -> None:
-    with Endpoint(delay_s=0.003) as endpoint:
+    # 18 lanes (6 sessions, 3 teachers) at an endpoint whose limit is 16 at once
+    with Endpoint(hold=16) as endpoint:
         prepare(tmp_path, endpoint.url, sessions=6, steps=5)
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        assert endpoint.most_at_once > 6
+        assert endpoint.most_at_once == 16
         lanes: dict[tuple[str, str], list[int]] = {}
         for request in endpoint.seen:
             lanes.setdefault((request.model, request.body["messages"][0]["content"]), []).append(

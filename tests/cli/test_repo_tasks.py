@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from composer_replication.repositories.make_repo_tasks import PACKAGES
+from composer_replication.repositories.making.make_repo_tasks import PACKAGES
 from tests.cli.workspace import recompose
 from tests.repositories.shop import make_shop, needs_walls
 
@@ -26,7 +26,7 @@ def test_a_repository_becomes_tasks_that_can_be_listed(tmp_path: Path) -> None:
     without_packages(tmp_path)
     made = recompose("tasks", "make", "shop", *FEW, cwd=tmp_path)
     assert made.code == 0, made.out + made.err
-    assert "shop" in made.out and "tasks list" in made.out
+    assert "shop" in made.out and "tasks check" in made.out
     again = recompose("tasks", "make", "shop", *FEW, "--json", cwd=tmp_path)
     (row,) = json.loads(again.out)["repositories"].values()
     assert row["made"] == {"function": 1, "bug": 1} and json.loads(again.out)["tasks"] == 2
@@ -40,8 +40,48 @@ def test_a_folder_without_tests_is_skipped_and_the_others_are_not(tmp_path: Path
     (tmp_path / "empty").mkdir()
     without_packages(tmp_path)
     made = recompose("tasks", "make", "empty", "shop", *FEW, cwd=tmp_path)
-    assert made.code == 0 and "skipped  empty" in made.out and "no Python files" in made.out
+    assert made.code == 1 and "skipped  empty" in made.out and "no Python files" in made.out
     assert (tmp_path / "recompose" / "tasks" / "tasks.jsonl").exists()
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    make_shop(tmp_path / "shop")
+    made = recompose("tasks", "make", "shop", "nosuch", *FEW, cwd=tmp_path)
+    assert made.code == 2 and "nosuch is no folder" in made.err
+    assert not (tmp_path / "recompose" / "tasks").exists()
+
+
+@needs_walls
+def test_the_check_says_on_each_task_what_a_judgement_takes_and_cannot_exclude(
+    tmp_path: Path,
+) -> None:
+    make_shop(tmp_path / "shop")
+    without_packages(tmp_path)
+    assert recompose("tasks", "make", "shop", *FEW, cwd=tmp_path).code == 0
+    assert "residual risk not known yet" in recompose("tasks", "list", cwd=tmp_path).out
+    unsolvable = _with_a_task_that_the_original_does_not_solve(tmp_path / "recompose" / "tasks")
+    checked = recompose("tasks", "check", "--json", cwd=tmp_path)
+    assert checked.code == 0, checked.out + checked.err
+    facts = json.loads(checked.out)
+    assert list(facts["refused"]) == [unsolvable] and facts["tasks"] == 2
+    listed = json.loads(recompose("tasks", "list", "--json", cwd=tmp_path).out)["tasks"]
+    assert unsolvable not in {task["id"] for task in listed}
+    for task in listed:
+        assert task["judge_s"] > 0 and task["residual_risk"]
+    assert "residual risk: " in recompose("tasks", "list", cwd=tmp_path).out
+    again = json.loads(recompose("tasks", "check", "--json", cwd=tmp_path).out)
+    assert again["checked"] == 0 and again["tasks"] == 2
+    attempts = (tmp_path / "recompose" / "tasks" / "attempts.jsonl").read_text("utf-8")
+    assert "the judge refuses the original" in attempts.splitlines()[-1]
+
+
+def _with_a_task_that_the_original_does_not_solve(folder: Path) -> str:
+    """Add a twin of the first task that asks for a test which is not there; returns its id."""
+    file = folder / "tasks.jsonl"
+    row = json.loads(file.read_text("utf-8").splitlines()[0])
+    row |= {"id": "shop-unsolvable", "must_pass": ["tests/test_cart.py::test_that_is_not_there"]}
+    file.write_text(file.read_text("utf-8") + json.dumps(row) + "\n", "utf-8")
+    return row["id"]
 
 
 def test_a_call_without_a_repository_says_what_is_missing(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ def test_a_run_is_named_by_name_folder_or_latest(work: Path, run_name: str) -> N
 def test_several_runs_each_get_a_page(work: Path) -> None:
     runs = [a_run(work / "recompose") for _ in range(2)]
     value = recompose("report", *(r.path.name for r in runs), "--json", cwd=work).value
-    assert len(value["wrote"]) == 2 and all(r.report_html.exists() for r in runs)
+    assert len(value["wrote"]) == 3 and all(r.report_html.exists() for r in runs)
+    assert value["pages"][-1]["compared"] == [r.path.name for r in runs]
+    assert "2 runs side by side" in page(work / "recompose" / "comparison.html").text
 
 
 def test_json_says_what_the_page_says(work: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from composer_replication.cli.train_text import round_text
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.pretrained_folder import read_tensors
-from composer_replication.report.replicas_view import replicas_view
+from composer_replication.report.replicas_view import replica_runs, replicas_view, rounds_of
 from tests.cli.test_train import built as built
 from tests.cli.test_train import work as work
 from tests.cli.workspace import recompose
@@ -30,7 +34,7 @@ def test_two_replicas_make_one_run(work: Path) -> None:
     url = f"file://{work}/meeting"
     result = recompose(*TRAIN, "--replicas", "2", "--sync", url, "--name", "r", cwd=work)
     assert result.code == 0, result.err
-    assert "round 0 | step=2 | replicas 0 1" in result.out
+    assert f"2 started here; they meet at {url} after every 2 steps: 2 rounds" in result.out
     run = RunDir(work / "recompose" / "runs" / "r")
     assert run.info()["state"] == "done" and len(run.metrics()) == 4
     view = replicas_view(run.path)
@@ -39,6 +43,8 @@ def test_two_replicas_make_one_run(work: Path) -> None:
         (0, "done", 2),
         (1, "done", 2),
     ]
+    for facts in view["rounds"]:  # a round is printed with what all its replicas sent and waited
+        assert facts["waits"].keys() == {0, 1} and round_text(facts) in result.out
     ends = [
         read_tensors(folder / "model.safetensors")
         for folder in (
@@ -56,12 +62,58 @@ def test_two_replicas_make_one_run(work: Path) -> None:
     page = recompose("report", "r", cwd=work)
     assert page.code == 0, page.err
     assert "Replicas" in run.report_html.read_text("utf-8")
+    shown = recompose("show", "run", "r", cwd=work)
+    assert "all replicas had the same weights" in shown.out and "0 done (2 rounds" in shown.out
+    alone = recompose("show", "run", str(run.path / "replicas" / "1"), cwd=work)
+    assert "replica 1 (what the others wrote down" in alone.out
+    other = recompose(
+        *(*TRAIN, "--replicas", "2", "--sync", url, "--name", "q"),
+        *("--train.learning_rate", "0.03"),
+        cwd=work,
+    )
+    assert other.code == 1 and "replicas0,1:" in unboxed(other.err)
+    assert "train.learning_rate" in unboxed(other.err)
+    jobs = work / "recompose" / "runs" / "q" / "replicas" / "jobs"
+    assert len([path for path in jobs.iterdir() if path.is_dir()]) == 2, "nobody was started twice"
+
+
+def test_replicas_outlive_who_started_them_and_are_watched_again(work: Path) -> None:
+    url = f"file://{work}/meeting"
+    words = ("--replicas", "2", "--sync", url, "--train.steps", "40", "--train.sync.every", "2")
+    command = (sys.executable, "-m", "composer_replication.cli", "train", *words, *TRAIN[3:5])
+    started = subprocess.Popen([*command, "--name", "r", "--trust-settings"], cwd=work)
+    run = RunDir(work / "recompose" / "runs" / "r")
+    while not rounds_of(replica_runs(run.path)):
+        assert started.poll() is None
+        time.sleep(0.1)
+    started.kill()
+    started.wait()
+    alone = recompose("train", "--resume", "r", *words[2:], *TRAIN[3:5], cwd=work)
+    assert alone.code == 1 and "--replicas2" in unboxed(alone.err)
+    resumed = recompose("train", "--resume", "r", *words, *TRAIN[3:5], cwd=work)
+    assert resumed.code == 0, resumed.err
+    assert "replica 0 still runs" in resumed.out and "replica 1 still runs" in resumed.out
+    view = replicas_view(run.path)
+    assert view is not None and len(view["rounds"]) == 20
+    assert [(r["launches"], r["took_part"]) for r in view["replicas"]] == [(1, 20), (1, 20)]
 
 
 def test_replicas_need_a_place_to_meet(work: Path) -> None:
     result = recompose(*TRAIN, "--replicas", "2", cwd=work)
     assert result.code == 1 and "noplacewheretheymeet" in unboxed(result.err)
     assert "--syncfile://" in unboxed(result.err)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("/somewhere", "nostorehastheaddress"), ("memory:///", "eachhasamemoryofitsown")],
+)
+def test_a_place_where_nobody_can_meet_is_refused_before_anything_starts(
+    url: str, why: str, work: Path
+) -> None:
+    result = recompose(*TRAIN, "--replicas", "2", "--sync", url, cwd=work)
+    assert result.code == 1 and why in unboxed(result.err)
+    assert not (work / "recompose" / "runs").exists()
 
 
 def test_a_meeting_that_cannot_be_written_is_named(work: Path) -> None:

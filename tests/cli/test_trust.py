@@ -110,6 +110,7 @@ def powers(text: str, tmp_path: Path) -> list[str]:
         ('[hints]\nrules_file = "/etc/passwd"', "line 2: hints.rules_file reads outside"),
         ('[hints]\nwriter = "reader"', "line 2: hints.writer sends"),
         ('[hints.reader]\nteacher = "kimi"', "line 2: hints.reader.teacher sends"),
+        ('[sites.reader]\nteacher = "kimi"', "line 2: sites.reader.teacher sends"),
         (
             '[replay]\nteachers = ["kimi"]',
             'line 2: replay.teachers sends your sessions to ["kimi"]',
@@ -120,6 +121,11 @@ def powers(text: str, tmp_path: Path) -> list[str]:
         ('[curate]\ndata_juicer_python = "./python"', "line 2: curate.data_juicer_python runs"),
         ('[build]\npairs = "/srv/pairs.jsonl"', "line 2: build.pairs reads outside"),
         ('[rollouts]\nenv = "envs/mine.py:make"', "line 2: rollouts.env runs the Python of"),
+        ('[rollouts]\nplayer = "sh -c x"', "line 2: rollouts.player runs"),
+        (
+            '[rollouts.repo]\nprogram_folders = ["/root"]',
+            "line 2: rollouts.repo.program_folders reads outside",
+        ),
         ('[rollouts.server]\nurl = "http://10.0.0.9:8000/v1"', "line 2: rollouts.server.url sends"),
         ('[rollouts.server]\nweights_dir = "w"', "line 2: rollouts.server.weights_dir writes"),
     ],

@@ -55,8 +55,14 @@ EXCUSED = {
     "training/backends/verl_run.py": "in the run's folder or a temporary one, its owner's",
     "training/diloco/blob_store.py": "a store that replicas of several users may share",
     "repositories/checkout.py": "copies files into private folders, with their modes",
-    "repositories/test_worker.py": "inside the sandbox, in a tree in memory",
-    "repositories/tree_sandbox_child.py": "puts the sandbox's root together, in memory",
+    "cli/serve_episodes.py": "copies the tree into the episode's folder, which is its owner's",
+    "repositories/judging/judge_room.py": "inside a TemporaryDirectory, which is its owner's",
+    "repositories/sandbox/episode_tree.py": "inside a TemporaryDirectory, which is its owner's",
+    "repositories/sandbox/bubblewrap.py": "a file in memory",
+    "repositories/sandbox/podman.py": "in a container's root folder, inside a TemporaryDirectory",
+    "repositories/sandbox/episode_room.py": "inside the sandbox, in a tree in memory",
+    "repositories/sandbox/test_worker.py": "inside the sandbox, in a tree in memory",
+    "repositories/sandbox/tree_sandbox_child.py": "puts the sandbox's root together, in memory",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }
 

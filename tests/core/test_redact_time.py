@@ -194,8 +194,9 @@ def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[
     for unit in units:
         text = filled(unit, CHARS)
         ratio = seconds(text) / ordinary
-        if ratio > MAX_TIMES_ORDINARY:
-            ratio = min(ratio, seconds(text) / ordinary)
+        for _ in range(4):  # a busy machine is not our slowness
+            if ratio > MAX_TIMES_ORDINARY:
+                ratio = min(ratio, seconds(text) / ordinary)
         if ratio > MAX_TIMES_ORDINARY:
             slow_units.append((unit[:60], round(ratio)))
     return slow_units

@@ -110,6 +110,36 @@ class TestLocalProcesses(ExecutorConformance):
         finally:
             group.cancel()
 
+    def test_a_failure_that_the_next_attempt_would_meet_again_is_not_retried(
+        self, executor: LocalProcesses, tmp_path: Path
+    ) -> None:
+        heard: list[tuple[int, str]] = []
+        group = ReplicaGroup(
+            executor, max_attempts=3, on_restart=lambda slot, why: heard.append((slot, why))
+        )
+        refusal = "write_failure(ConfigError('other settings', fix='agree'), final=True)"
+        code = f"from composer_replication.core.errors import ConfigError\n{refusal}; sys.exit(1)"
+        dies_once = "write_done({}) if num_starts == 2 else sys.exit(5)"
+        codes = (code, code, dies_once)
+        group.launch(self.job(tmp_path, text, slot=slot) for slot, text in enumerate(codes))
+        with pytest.raises(ReplicaError) as raised:
+            group.collect(timeout_s=self.start_s)
+        assert raised.value.what.endswith("\nreplicas 0, 1: other settings; agree")
+        assert heard == [(2, "exit code 5")] and raised.value.results == {2: {}}
+        assert len(self.pids(tmp_path)) == 1
+
+    def test_jobs_outlive_their_driver_and_are_found(
+        self, executor: LocalProcesses, tmp_path: Path
+    ) -> None:
+        job = self.job(tmp_path, SLEEP)
+        handle = executor.launch(job)
+        over = executor.launch(self.job(tmp_path, "pass", slot=1))
+        self.ended(executor, over)
+        later = LocalProcesses(Path(handle).parent)
+        assert later.running() == [(job, handle)]
+        later.cancel(handle)
+        assert later.running() == []
+
     def test_the_first_failure_ends_the_wait_of_replicas_that_need_each_other(
         self, executor: LocalProcesses, tmp_path: Path
     ) -> None:

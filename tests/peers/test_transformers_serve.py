@@ -14,7 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_replication.core.errors import DataError
-from composer_replication.rollouts.episode import ChatFormat, Episode
+from composer_replication.rollouts.chat_format import ChatFormat
+from composer_replication.rollouts.episode import Episode
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.served import ServedModel
 from composer_replication.tokens.hf import load_tokenizer

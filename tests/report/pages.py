@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -13,7 +15,7 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, create_run, sha256_of
-from composer_replication.core.site import Hint, Site
+from composer_replication.core.site import Anchor, Answer, Hint, Preference, Site, turn_site_id
 from composer_replication.core.trace import (
     Segment,
     Session,
@@ -24,7 +26,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "input"}
 EVIL = (
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -57,7 +59,11 @@ class Page(HTMLParser):
         self.styles: list[str] = []
         self.text_of = {}
         self.comments: list[str] = []
+        self.lists: dict[str, dict[str, Any]] = {}
         self.feed(text)
+        for value in list(self.lists.values()):
+            for article in value["articles"]:  # as the script of the page inserts them
+                self.feed(article)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -75,7 +81,11 @@ class Page(HTMLParser):
         self.comments.append(data)
 
     def handle_data(self, data: str) -> None:
-        inside = self.open[-1][0] if self.open else ""
+        inside, name = self.open[-1] if self.open else ("", "")
+        if inside == "script" and name.endswith("-data"):
+            unpacked = zlib.decompress(base64.b64decode(data), wbits=-15)
+            self.lists[name.removesuffix("-data")] = json.loads(unpacked)
+            return
         if inside in ("script", "style"):
             (self.scripts if inside == "script" else self.styles).append(data)
             return
@@ -83,6 +93,11 @@ class Page(HTMLParser):
         for _, name in self.open:
             if name:
                 self.text_of[name] = self.text_of.get(name, "") + data
+
+    @property
+    def packed(self) -> dict[str, Any]:
+        """The list of sites, unpacked."""
+        return self.lists.get("sites", {})
 
     @property
     def text(self) -> str:
@@ -195,6 +210,67 @@ def fill(
     ]
     write_json(work / "ingest.json", {"files": files})
     return sites
+
+
+ANSWERERS = (("kimi", "moonshot"), ("glm", "zhipu"), ("deepseek", "deepseek"))
+
+
+def answer_all(
+    work: Path, sites: list[Site], *, text: str = "const x = 1", usd: float = 0.002
+) -> None:
+    """The files of a replay at every mistake, in turn with three outcomes: a pair (all three do
+    something else), an anchor (two did what the log did), and too few families (two unusable)."""
+    answers, pairs, anchors, turns = [], [], [], {}
+    for number, site in enumerate(s for s in sites if s.category == "mistake"):
+        outcome = ("pair", "agreed", "too_few_families")[number % 3]
+        votes = ((1, 1, 1), (0, 0, 1), (None, None, None))[number % 3]
+        for (teacher, family), vote in zip(ANSWERERS, votes, strict=True):
+            edit = {"file_path": "a.py", "old_string": "x", "new_string": f"{text} {vote}"}
+            answers.append(
+                Answer(
+                    site_id=turn_site_id(site.session_id, site.turn),
+                    teacher=teacher,
+                    family=family,
+                    turn=Turn(
+                        role="assistant",
+                        author=f"{family}/{teacher}-1",
+                        blocks=(Text(text), ToolCall("t1", "Edit", edit)),
+                    ),
+                    usd=usd,
+                    usd_by="ours",
+                    told_usd=usd / 2,
+                    provider="router",
+                    problem=""
+                    if vote is not None or teacher == "kimi"
+                    else f"curate: min_words: {text}",
+                )
+            )
+        name = turn_site_id(site.session_id, site.turn)
+        turns[name] = {
+            "outcome": outcome,
+            "tier": "exact",
+            "families": [family for _, family in ANSWERERS] if outcome == "pair" else [],
+            "of": sum(vote is not None for vote in votes) or 1,
+            "evidence": ["failed"] if outcome == "pair" else [],
+            "judge": "",
+            "usd": 3 * usd,
+            "votes": {
+                teacher: vote
+                for (teacher, _), vote in zip(ANSWERERS, votes, strict=True)
+                if vote is not None
+            },
+            "no_votes": {"kimi": "not_weighed"} if outcome == "too_few_families" else {},
+        }
+        about: dict[str, Any] = {"session_id": site.session_id, "turn": site.turn}
+        if outcome == "pair":
+            pairs.append(Preference(**about, chosen=answers[-3].turn, teachers=("kimi", "glm")))
+        elif outcome == "agreed":
+            anchors.append(Anchor(**about, reason="agreed", teachers=("kimi", "glm")))
+    write_lines(work / "answers.jsonl", map(record_to_json, answers))
+    write_lines(work / "preferences.jsonl", map(record_to_json, pairs))
+    write_lines(work / "anchors.jsonl", map(record_to_json, anchors))
+    counts = Counter(turn["outcome"] for turn in turns.values())
+    write(work / "replay.json", {"outcomes": dict(counts), "turns": turns})
 
 
 def build(work: Path, *, views: int, trained: int, skipped: list[dict[str, Any]]) -> None:

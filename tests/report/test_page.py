@@ -18,15 +18,17 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Hint
+from composer_replication.core.trace import HACK_ATTEMPT, Event
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.charts import Line, line_chart, thin
-from composer_replication.report.html import asset, document, el
+from composer_replication.report.heat import shade
+from composer_replication.report.html import asset, document, el, script_text
 from composer_replication.report.page import CUT_NOTE, MAX_BYTES
 from composer_replication.report.rollout_sites import BARE, NOT_KEPT
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
-from composer_replication.report.sites_section import NEITHER, TEACHER_ONLY, shade
-from composer_replication.report.work import choose_sites, work_view
+from composer_replication.report.views import NEITHER, TEACHER_ONLY
+from composer_replication.report.work import order_of_sites, work_view
 from tests.report.pages import (
     EVIL,
     Page,
@@ -47,7 +49,6 @@ FORBIDDEN = {
     "img",
     "base",
     "form",
-    "input",
     "video",
     "audio",
     "template",
@@ -101,7 +102,7 @@ def test_hostile_text_adds_no_element_and_no_attribute(make, tmp_path: Path) -> 
         assert page.open == [] and page.comments == [], evil
         assert page.shape == plain.shape, evil
         assert [sorted(a) for _, a in page.elements] == [sorted(a) for _, a in plain.elements], evil
-        assert page.scripts == [asset("page.js")] and page.styles == [asset("page.css")]
+        assert page.scripts == [script_text()] and page.styles == [asset("page.css")]
 
 
 @pytest.mark.parametrize("make", [run_of, audit_of])
@@ -158,7 +159,7 @@ def test_only_listed_elements_attributes_and_inner_links_can_be_written() -> Non
 
 
 def test_the_script_writes_no_html_and_parses() -> None:
-    script = asset("page.js")
+    script = script_text()
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|setTimeout", script
     )
@@ -180,6 +181,24 @@ def test_the_question_comes_first(tmp_path: Path) -> None:
     links = {a["href"][1:] for name, a in page.elements if name == "a"}
     ids = [a["id"] for _, a in page.elements if "id" in a]
     assert links <= set(ids) and len(ids) == len(set(ids))
+
+
+def test_attempts_to_cheat_are_counted_by_kind_and_can_be_read(tmp_path: Path) -> None:
+    page = run_of(tmp_path)
+    assert "Attempts to cheat" not in page.text
+    run = next((tmp_path / "runs").iterdir())
+    seen = ("start-up files: conftest.py", "start-up files: x.pth", "waits: sleep 99")
+    cheating = a_session("cheat", text="echo > conftest.py")
+    events = tuple(Event(kind=HACK_ATTEMPT, turn=3, text=text) for text in seen)
+    cheating = replace(cheating, events=events, outcome=0.0)
+    write_sessions(run / "samples" / "step_000002.jsonl", [a_session("fair", text="x"), cheating])
+    page = Page(run_page(run_report(run)))
+    sections = [a["id"] for name, a in page.elements if name == "section" and "id" in a]
+    assert "hacks" in sections
+    assert "1 kept rollout tried something else" in page.text
+    assert "start-up files: x.pth" in page.text and "cheat, reward 0" in page.text
+    (report,) = run_report(run)["hack_attempts"]
+    assert report["seen"] == list(seen) and report["place"] == "step 2"
 
 
 def test_the_hint_stands_above_the_mistaken_message_and_later_turns_in_neither_context(
@@ -213,7 +232,7 @@ def test_what_is_no_mistake_is_not_called_one(tmp_path: Path) -> None:
 
 def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
     page = run_of(tmp_path, text="tok")
-    first, newline = page.of_class("t")
+    first, newline = page.of_class("t")[2:]  # below the site; the same two stand in the picture
     # 0.4 of 0.4, then 0.1 of 0.4: the root of a quarter is a half
     assert first["class"] == "t f9 l5"
     assert (
@@ -222,8 +241,16 @@ def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
         " hint -1.00"
     )
     assert newline["class"] == "t f0 l0"
-    assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
+    shows = [a["data-show"] for _, a in page.elements if "data-show" in a]
+    assert shows == ["first", "last"] * 2  # beside the picture, and above the sites
     assert [shade(v, 4.0) for v in (-1.0, 0.0, 1e-9, 1.0, 4.0, 9.0)] == [0, 0, 1, 5, 9, 9]
+
+
+def test_the_page_opens_on_the_first_step(tmp_path: Path) -> None:
+    page = run_of(tmp_path)
+    assert [a["data-step"] for name, a in page.elements if name == "html"] == ["first"]
+    pressed = [a["aria-pressed"] for _, a in page.elements if "data-show" in a]
+    assert pressed == ["true", "false"] * 2
 
 
 def live_run_of(tmp_path: Path, *, has_samples: bool) -> Page:
@@ -255,14 +282,15 @@ def test_a_live_run_shows_its_watched_rollouts_before_the_imported_sites(
     articles = [a["id"] for name, a in page.elements if name == "article"]
     assert articles == ["w001", "s001", "s002"]
     text = page.text_of["w001"]
-    assert "tok" in text and [a["class"] for a in page.of_class("t")] == ["t f9 l5", "t f0 l0"]
+    assert "tok" in text and [a["class"] for a in page.of_class("t")] == ["t f9 l5", "t f0 l0"] * 2
     assert ("Look first." in text, NOT_KEPT in text, "call Patch" in text, BARE in text) == (
         has_samples,
         not has_samples,
         has_samples,
         not has_samples,
     )
-    assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
+    shows = [a["data-show"] for _, a in page.elements if "data-show" in a]
+    assert shows == ["first", "last"] * 2  # beside the picture, and above the sites
 
 
 def test_without_a_coloured_site_on_the_page_there_is_no_legend_and_no_button(
@@ -276,7 +304,7 @@ def test_without_a_coloured_site_on_the_page_there_is_no_legend_and_no_button(
         page.of_class("site")
         and not page.of_class("t")
         and not page.of_class("scale")
-        and page.shape["button"] == 0
+        and not [a for _, a in page.elements if "data-show" in a]
     )
 
 
@@ -311,7 +339,8 @@ def test_every_control_is_a_native_one_and_every_chart_has_words(tmp_path: Path)
         if name == "svg" and attributes.get("role") == "img":
             assert attributes["aria-label"]
         if name == "button":
-            assert attributes["type"] == "button" and "aria-pressed" in attributes
+            assert attributes["type"] == "button"
+            assert "aria-pressed" in attributes or "data-clear" in attributes
     assert any(a.get("aria-label", "").startswith("hint: divergence") for _, a in page.elements)
 
 
@@ -495,10 +524,11 @@ def test_sites_without_sessions_name_the_verb(tmp_path: Path) -> None:
         work_view(tmp_path)
 
 
-def test_watched_sites_come_first_then_kinds_in_turn_then_one_of_each_other_category() -> None:
-    sites = [site for i in range(5) for site in its_sites(a_session(f"s{i}"))]
-    chosen = choose_sites(sites, {}, first=[sites[4].id], num_sites=4)
-    assert chosen == [4, 0, 2, 1]
+def test_watched_sites_come_first_then_kinds_in_turn_then_the_other_categories() -> None:
+    sites = [site for i in range(3) for site in its_sites(a_session(f"s{i}"))]
+    sites[2] = replace(sites[2], kind="file_missing")
+    order = order_of_sites(sites, {}, first=[sites[4].id])
+    assert order == [4, 0, 2, 1, 3, 5]
 
 
 # ---- size ----
@@ -515,8 +545,8 @@ def test_a_page_stays_below_two_megabytes_and_says_what_was_cut(tmp_path: Path) 
     for text in (audit_page(work_view(tmp_path)), run_page(run_report(run.path))):
         assert len(text.encode()) <= MAX_BYTES
         assert "more characters]" in Page(text).text
-    short = run_page(run_report(run.path), max_bytes=150_000)
-    assert len(short.encode()) <= 150_000 and CUT_NOTE in Page(short).text
+    short = run_page(run_report(run.path), max_bytes=100_000)
+    assert len(short.encode()) <= 100_000 and CUT_NOTE in Page(short).text
     with pytest.raises(DataError, match="larger than"):
         run_page(run_report(run.path), max_bytes=1000)
 

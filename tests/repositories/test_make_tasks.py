@@ -10,23 +10,23 @@ import pytest
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
-from composer_replication.repositories import gates
-from composer_replication.repositories.attempts import TaskAttempt, tidy_tasks
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.environment import dependencies
-from composer_replication.repositories.gates import earns, hold_out
-from composer_replication.repositories.history import (
+from composer_replication.repositories.making import gates
+from composer_replication.repositories.making.attempts import TaskAttempt, tidy_tasks
+from composer_replication.repositories.making.gates import earns, hold_out
+from composer_replication.repositories.making.history import (
     commits_with_tests,
     line_edits,
     make_history_tasks,
 )
-from composer_replication.repositories.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.making.statement import gives_away, list_tests
+from composer_replication.repositories.making.survey import survey_tests
+from composer_replication.repositories.making.vendored import holds_answer, index_packages
 from composer_replication.repositories.python_changes import apply_edits
 from composer_replication.repositories.repo_task import RepoTask, read_tasks
-from composer_replication.repositories.statement import gives_away, list_tests
-from composer_replication.repositories.survey import survey_tests
-from composer_replication.repositories.test_runner import TestRunner
-from composer_replication.repositories.vendored import holds_answer, index_packages
+from composer_replication.repositories.sandbox.test_runner import TestRunner
 from tests.repositories.shop import CART, TESTS, git, make_shop, needs_walls, this_environment
 
 SETTINGS = TaskSettings(functions=4, classes=1, bugs=4)
@@ -155,6 +155,20 @@ def test_a_docstring_with_the_answer_makes_no_task(tmp_path: Path) -> None:
     attempts = make(shop, tmp_path / "out", settings=TaskSettings(functions=4, classes=0, bugs=0))
     refused = [attempt.refused for attempt in attempts if attempt.refused]
     assert "the docstring gives the answer away" in refused
+
+
+@needs_walls
+def test_a_function_with_a_twin_in_another_file_makes_no_task(tmp_path: Path) -> None:
+    shop = make_shop(tmp_path / "shop")
+    start, end = CART.index("def cheapest"), CART.index("class Cart")
+    twin = CART[start:end].replace("cheapest", "least").replace("The lowest price", "The least")
+    (shop / "shop" / "legacy.py").write_text(f'"""Older."""\n\n\n{twin}', encoding="utf-8")
+    attempts = make(shop, tmp_path / "out", settings=TaskSettings(functions=4, classes=1, bugs=4))
+    refused = [attempt.refused for attempt in attempts if attempt.refused]
+    assert refused.count("the repository holds the answer elsewhere") == 1
+    symbols = {(t.kind, t.symbol) for t in read_tasks(tmp_path / "out" / "tasks.jsonl")}
+    assert ("function", "cheapest") not in symbols
+    assert ("function", "total") in symbols
 
 
 @needs_walls

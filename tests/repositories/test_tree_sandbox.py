@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from composer_replication.core.errors import SandboxError
-from composer_replication.repositories import tree_sandbox
-from composer_replication.repositories.tree_sandbox import ProcessLimits, TreeSandbox
+from composer_replication.repositories.sandbox import tree_sandbox
+from composer_replication.repositories.sandbox.tree_sandbox import ProcessLimits, TreeSandbox
 from tests.repositories.shop import make_shop, needs_walls
 
 pytestmark = needs_walls
@@ -52,6 +52,18 @@ def test_a_program_cannot_reach(what: str, tmp_path: Path) -> None:
     code += "else:\n    print('reached')\n"
     with server:
         assert inside(code).strip().endswith("stopped")
+
+
+def test_a_tree_can_stand_there_read_only(tmp_path: Path) -> None:
+    """As the judge's does."""
+    shop = make_shop(tmp_path / "shop")
+    shop.chmod(0o755)
+    code = "print(len(open('/repo/shop/cart.py').read())); open('/repo/new', 'w')"
+    sandbox = TreeSandbox(read_only=((str(shop), "/repo"),))
+    process = sandbox.start(["-I", "-c", code])
+    out, err = process.communicate(timeout=120)
+    assert int(out) == len((shop / "shop" / "cart.py").read_text(encoding="utf-8"))
+    assert b"Read-only file system" in err
 
 
 def test_a_program_works_on_a_copy_that_is_gone_with_it(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.rollouts.call_pool import CallPool, PooledCall
+from composer_replication.rollouts.chat_format import CUT, ChatFormat
 from composer_replication.rollouts.env_validation import clean_text
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
+from composer_replication.rollouts.episode import Episode, Rollout
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
@@ -126,6 +127,37 @@ def tool_turn(call_id: str, text: Any) -> Reply:
         turns=(Turn(role="tool", author="environment", blocks=(ToolResult(call_id, text),)),),
         done=False,
     )
+
+
+# ---- remarks ----
+
+
+def with_remarks(remarks: Any) -> Rollout:
+    class Remarking(Shelf):
+        def remarks(self) -> Any:
+            return remarks
+
+    return parroted(QWEN, ["depth is 3"], env=Remarking(), limits=EpisodeLimits())
+
+
+def test_an_environments_remarks_are_events_that_the_student_never_reads(tmp_path: Path) -> None:
+    remarks = [("hack_attempt", "start-up files: conftest.py"), ("judged", "x" * 900)]
+    rollout, plain = with_remarks(remarks), with_remarks([])
+    events = saved(rollout, tmp_path).events
+    num_turns = len(rollout.session.turns)
+    assert [(e.kind, e.turn) for e in events] == [
+        ("hack_attempt", num_turns),
+        ("judged", num_turns),
+    ]
+    assert events[0].text == "start-up files: conftest.py" and len(events[1].text) == 500
+    assert rollout.ids == plain.ids and rollout.reward == plain.reward
+    assert not plain.session.events
+
+
+@pytest.mark.parametrize("remarks", ["text", 3, [("kind",)], [("kind", 4)], [3]])
+def test_remarks_of_another_form_are_the_environments_fault(remarks: Any) -> None:
+    rollout = with_remarks(remarks)
+    assert rollout.ended == "env_error" and "remark" in rollout.failure
 
 
 # ---- the environment ----
@@ -497,7 +529,7 @@ def test_of_500_calls_in_one_message_the_bound_is_carried_out_and_each_has_an_an
     for text in (many, "ok"):
         ids = message_ids(QWEN, text)
         episode.take(ids, [-1.0] * len(ids), ended=True, max_context_tokens=60_000)
-    rollout = episode.finish()
+    (rollout,) = episode.finish()
     results = [r for t in rollout.session.turns for r in t.results]
     assert len(env.heard[0].calls) == 4 and len(results) == 500 == len({r.call_id for r in results})
     assert (

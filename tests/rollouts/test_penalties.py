@@ -4,6 +4,7 @@ calls."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.behaviours import BEHAVIOURS, behaviour_reward, check_behaviours
+from composer_replication.rollouts.behaviours import BEHAVIOURS, behaviour_rewards, check_behaviours
 from composer_replication.rollouts.penalty import Effort, effort, length_penalty, penalty, weighed
 from tests.rollouts.small_world import Shelf, parroted
 from tests.tokens.students import renderer
@@ -144,13 +145,11 @@ def test_every_invalid_call_is_counted_whatever_became_of_it() -> None:
     assert BEHAVIOURS["invalid_calls"](rollout.session) == -3.0
     # the one that cannot be read, and the file that is not there
     assert BEHAVIOURS["unresolvable_calls"](rollout.session) == -2.0
-    assert behaviour_reward(
+    assert behaviour_rewards(
         rollout.session, {"invalid_calls": 0.1, "one_tool_only": 1.0}
-    ) == pytest.approx(-0.3)
-    assert (
-        behaviour_reward(parroted(QWEN, [RIGHT, "depth is 3"]).session, {"invalid_calls": 0.1})
-        == 0.0
-    )
+    ) == pytest.approx({"invalid_calls": -0.3, "one_tool_only": 0.0})
+    right = parroted(QWEN, [RIGHT, "depth is 3"]).session
+    assert behaviour_rewards(right, {"invalid_calls": 0.1}) == {"invalid_calls": 0.0}
 
 
 def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
@@ -160,9 +159,11 @@ def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
         for _ in range(2):
             bad = parroted(QWEN, [broken, "I give up"], env=Shelf())
             honest = parroted(QWEN, [RIGHT, "I give up"], env=Shelf())
-            assert bad.reward + behaviour_reward(
-                bad.session, weights
-            ) < honest.reward + behaviour_reward(honest.session, weights)
+            scores = [
+                rollout.reward + sum(behaviour_rewards(rollout.session, weights).values())
+                for rollout in (bad, honest)
+            ]
+            assert scores[0] < scores[1]
 
 
 def test_unfinished_to_do_lists() -> None:
@@ -202,6 +203,29 @@ def test_repeated_calls_and_one_tool_only() -> None:
         == BEHAVIOURS["one_tool_only"](session(*five[:4]))
     )
     assert BEHAVIOURS["one_tool_only"](session(*five, (call("read", 9),))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("The test fails. Let me fix it.", True),
+        ("Now I'll run the tests:", True),
+        ("Done with the first file.\n\nNext, I will change the second", True),
+        ("I’m going to look at the log first.", True),
+        ("I'll fix it. It is fixed now.", False),
+        ("All tests pass. Let me know if you need more.", False),
+        ("I will not change the tests.", False),
+        ("The user said: let me see.", False),
+        ("", False),
+    ],
+)
+def test_a_promise_without_an_action_is_counted(text: str, broken: bool) -> None:
+    def message(*calls: ToolCall) -> Session:
+        turn = Turn(role="assistant", author="m", blocks=(Text(text), *calls) if text else calls)
+        return replace(session(), turns=(turn,), segments=(Segment(start=0, end=1),))
+
+    assert BEHAVIOURS["broken_promises"](message()) == (-1.0 if broken else 0.0)
+    assert BEHAVIOURS["broken_promises"](message(call("edit"))) == 0.0
 
 
 @pytest.mark.parametrize(

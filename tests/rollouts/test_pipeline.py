@@ -14,7 +14,8 @@ from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.find_sites import find_sites
-from composer_replication.rollouts.episode import MALFORMED, Rollout
+from composer_replication.rollouts.chat_format import MALFORMED
+from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample

@@ -15,8 +15,9 @@ from composer_replication.core.errors import AlignmentError, ConfigError, Render
 from composer_replication.core.trace import Text, Thinking, ToolCall, Turn
 from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.rollouts import episode as episode_module
+from composer_replication.rollouts.chat_format import CUT, MALFORMED
 from composer_replication.rollouts.envs.env import Reply
-from composer_replication.rollouts.episode import CUT, MALFORMED, Rollout
+from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits
 from composer_replication.rollouts.sampling_stats import SamplingStats

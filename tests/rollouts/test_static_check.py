@@ -10,7 +10,7 @@ import pytest
 
 from composer_replication.core.errors import SiteError
 from composer_replication.core.trace import ToolCall
-from composer_replication.rollouts.episode import CUT, MALFORMED
+from composer_replication.rollouts.chat_format import CUT, MALFORMED
 from composer_replication.rollouts.static_check import Checked, SiteCheck
 from tests.rollouts.logged import MISTAKES, TOOLS, assistant_turn, call, session, site
 

@@ -223,6 +223,7 @@ def test_a_message_that_does_not_fit_is_left_out_with_its_reason_and_never_cut()
 @pytest.mark.parametrize(
     ("category", "is_trained"),
     [("mistake", False), ("recovery", False), ("rejected", False), ("interrupted", False),
+     ("corrected", False), ("undone", False), ("blamed", False), ("wasted", False),
      ("failed_check", True), ("sibling", True),
      ("permission", True), ("environment", True), ("benign", True)],
 )  # fmt: skip

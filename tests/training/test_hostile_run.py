@@ -16,7 +16,7 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.report.funnel import lost_rows
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
-from composer_replication.rollouts.episode import CUT
+from composer_replication.rollouts.chat_format import CUT
 from tests.training.hostile_run import GROUPS, MAX_CHARS, NUM_CALLS, SIZE, STEPS
 
 pytestmark = pytest.mark.train

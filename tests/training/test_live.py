@@ -12,7 +12,7 @@ import pytest
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.site import Hint, Site
-from composer_replication.core.trace import Session
+from composer_replication.core.trace import HACK_ATTEMPT, Event, Session
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import sample_groups
 from composer_replication.rollouts.task_source import TaskSource, open_world
@@ -21,6 +21,7 @@ from composer_replication.training.on_policy.live import (
     LiveStep,
     check_rendered_ids,
     group_advantages,
+    has_hack_attempts,
     pick_sessions,
     rollout_example,
 )
@@ -360,6 +361,18 @@ def test_rates_are_over_all_calls_of_the_rollouts(live_step: LiveStep) -> None:
     assert "rollouts/valid_calls" not in behaviour_metrics(
         [dataclasses.replace(r, measures={}) for r in live_step.rollouts]
     )
+    assert "rollouts/hack_attempts" not in facts
+    tried = [dataclasses.replace(r, measures={"hack_attempts": 2.0}) for r in live_step.rollouts]
+    assert behaviour_metrics(tried)["rollouts/hack_attempts"] == 2.0
+    last = live_step.sessions[-1]
+    cheating = dataclasses.replace(last, events=(Event(kind=HACK_ATTEMPT, turn=1, text="x"),))
+    rollouts = [
+        *live_step.rollouts[:-1],
+        dataclasses.replace(live_step.rollouts[-1], session=cheating),
+    ]
+    tried_step = dataclasses.replace(live_step, rollouts=tuple(rollouts))
+    picked = pick_sessions(tried_step, group_size=4, count=2)
+    assert picked == [cheating, live_step.sessions[0]] and has_hack_attempts(cheating)
     assert facts["family/A"] == sum(r.measures["A_made"] for r in live_step.rollouts) / sum(
         r.measures["A_open"] for r in live_step.rollouts
     )

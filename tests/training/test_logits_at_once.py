@@ -51,7 +51,8 @@ def rollout() -> Any:
     ids = tuple(range(2, 40)) * 4
     sampled = SimpleNamespace(ids=ids[-120:], logprobs=LOGPROBS)
     turn = SimpleNamespace(sampled=sampled, context_tokens=len(ids) - 120)
-    return SimpleNamespace(session=SimpleNamespace(id="r", turns=[turn]), ids=ids)
+    session = SimpleNamespace(id="r", turns=[turn], assistant_turns=lambda: [(0, turn)])
+    return SimpleNamespace(session=session, ids=ids)
 
 
 def probe(one: Student) -> int:

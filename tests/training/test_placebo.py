@@ -16,6 +16,7 @@ from composer_replication.training.draws.placebo import (
     neutral_text,
     null_data,
     null_hints,
+    null_penalties,
     null_rewards,
     shuffle_hints,
     shuffle_views,
@@ -110,6 +111,22 @@ def test_rewards_are_permuted_or_thrown() -> None:
     # independent of the true ones
     assert thrown == null_rewards([(0.0,) * 6] * 60, placebos=("random_rewards",), seed=1)
     assert null_rewards(groups, placebos=("permuted_rewards",), seed=2) != permuted
+
+
+def test_permuted_penalties_stay_in_their_group_and_leave_the_episode_that_earned_them() -> None:
+    groups = [[f"g{i}:{k}" for k in range(4)] for i in range(40)]
+    terms_of = {
+        name: {"length": -0.1 * i} for i, name in enumerate(n for group in groups for n in group)
+    }
+    assert null_penalties(groups, terms_of, placebos=("permuted_rewards",), seed=3) == terms_of
+    nulled = null_penalties(groups, terms_of, placebos=("permuted_penalties",), seed=3)
+    for names in groups:
+        true, changed = ([d[n]["length"] for n in names] for d in (terms_of, nulled))
+        assert sorted(true) == sorted(changed)
+    kept = sum(nulled[name] == terms_of[name] for name in terms_of)
+    assert 15 <= kept <= 70  # one in four, by chance
+    again = null_penalties(groups, terms_of, placebos=("permuted_penalties",), seed=4)
+    assert again != nulled
 
 
 def test_about_half_of_the_pairs_are_swapped_for_good() -> None:

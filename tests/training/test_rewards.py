@@ -26,7 +26,7 @@ from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.training.forwards.reference import frozen_reference
 from composer_replication.training.on_policy import live as live_module
 from composer_replication.training.on_policy.live import LiveStep
-from composer_replication.training.on_policy.rewards import shaped_rewards, start_kl
+from composer_replication.training.on_policy.rewards import shaped_rewards, shaping_terms, start_kl
 from composer_replication.training.run.health import PolicyHealth
 from tests.training.scripted import (
     careless_sample,
@@ -105,9 +105,14 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
         < plain.metrics["rollouts/score"]
         == plain.metrics["rollouts/success"]
     )
-    rewards_of = shaped_rewards(
+    terms_of = shaping_terms(
         shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count
     )
+    rewards_of = shaped_rewards(shaped.rollouts, terms_of)
+    for name in ("length", "invalid_calls"):
+        mean = sum(terms[name] for terms in terms_of.values()) / len(terms_of)
+        assert shaped.metrics[f"score/{name}"] == pytest.approx(mean)
+        assert mean < 0.0
     for group in groups_of(shaped):
         group_rewards = [rewards_of[r.session.id] for r in group]
         # else four times the same episode; otherwise no rollout is left out, whatever it did
@@ -133,7 +138,8 @@ def test_the_longer_of_two_successes_has_the_lower_reward(world: TaskSource) -> 
         ),
     )
     settings = PolicySettings.model_validate({"length": {"weight": 0.1}})
-    rewards_of = shaped_rewards([rollout, longer], settings, count=renderer().codec.count)
+    terms_of = shaping_terms([rollout, longer], settings, count=renderer().codec.count)
+    rewards_of = shaped_rewards([rollout, longer], terms_of)
     assert rewards_of["longer"] < rewards_of[rollout.session.id] < 1.0
 
 
@@ -167,12 +173,13 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
         )
     same = start_kl(frozen_reference(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
     assert all(abs(value) < 1e-3 for value in same.values())
-    rewards_of = shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len, kl=kl_of_rollout)
+    terms_of = shaping_terms(rollouts, PolicySettings(kl=0.1), count=len, kl=kl_of_rollout)
+    rewards_of = shaped_rewards(rollouts, terms_of)
     assert rewards_of == pytest.approx(
         {r.session.id: r.reward - 0.1 * kl_of_rollout[r.session.id] for r in rollouts}
     )
     with pytest.raises(AlignmentError, match="was not measured"):
-        shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len)
+        shaping_terms(rollouts, PolicySettings(kl=0.1), count=len)
 
 
 def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSource) -> None:

@@ -38,7 +38,7 @@ def print_check(job: Job, student: Student, data: Dataset, *, kinds: frozenset[s
         live = None
         if config.rollouts.env:
             renderer = Renderer.for_tokenizer(student.tokenizer, family=config.student.template)
-            world = stack.enter_context(open_world(config.rollouts.env))
+            world = stack.enter_context(open_world(config.rollouts.env, settings=config.rollouts))
             live = RolloutSource(
                 config=config, renderer=renderer, task_source=world, kept_kinds=kinds
             )

@@ -8,7 +8,13 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_files import model_kind
 from composer_replication.tokens.artefact import Dataset
-from composer_replication.training.backends.registry import BACKENDS, MONARCH, VERL, trainers
+from composer_replication.training.backends.registry import (
+    BACKENDS,
+    MONARCH,
+    REFERENCE,
+    VERL,
+    trainers,
+)
 
 
 def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
@@ -22,6 +28,18 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
             f"this version has no adapter for {config.train.backend}",
             where="train.backend",
             fix=f"use one of: {', '.join(trainers())}",
+        )
+    if config.rollouts.player and config.train.backend != REFERENCE.name:
+        raise ConfigError(
+            f"{config.train.backend} plays by itself, without an agent program",
+            where="rollouts.player",
+            fix=f'train.backend = "{REFERENCE.name}", or no rollouts.player',
+        )
+    if config.rollouts.repo.compact_tokens and config.train.backend != REFERENCE.name:
+        raise ConfigError(
+            f"{config.train.backend} plays by itself, without summaries of the context",
+            where="rollouts.repo.compact_tokens",
+            fix=f'train.backend = "{REFERENCE.name}", or rollouts.repo.compact_tokens = 0',
         )
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl

@@ -23,6 +23,8 @@ from rich.text import Text
 
 from composer_replication.core.harmless import harmless, one_line
 
+LABEL_WIDTH = 12
+
 
 def rich_console(*, stderr: bool = False) -> Console:
     """A console without markup that honours NO_COLOR; a pipe is 100 columns wide, not 80."""
@@ -64,6 +66,22 @@ class Screen:
                 Text(text[: len(text) - len(content)] + one_line(content), style=style),
                 soft_wrap=True,
             )
+
+    def labelled(self, label: str, text: str, *, style: str = "") -> None:
+        """Print a text beside its label, indented where a terminal wraps it; in a pipe, one line.
+
+        Example: labelled("cost", "They cost 136k tokens ...")
+        """
+        if self.json or self.quiet:
+            return
+        if not self.console.is_terminal:
+            self.line(f" {label:<{LABEL_WIDTH}}  {text}", style=style)
+            return
+        view = Table.grid(padding=(0, 2, 0, 0))
+        view.add_column(width=LABEL_WIDTH + 1)
+        view.add_column(overflow="fold")
+        view.add_row(Text(f" {one_line(label)}", style="cyan"), Text(one_line(text), style=style))
+        self.console.print(view)
 
     def detail(self, text: str) -> None:
         """Print a line with --verbose only."""

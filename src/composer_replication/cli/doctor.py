@@ -54,7 +54,7 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     job = settings_only(common)
     fit, fits, in_words = window_fit(job, memory_gb=memory_gb, cards=cards)
     optional = list(optional_packages(job))
-    findings = [*packages(), *optional, gpu(), logs(job), disk(job), settings(job)]
+    findings = [*packages(), *optional, gpu(job), logs(job), disk(job), settings(job)]
     findings.append(Finding(name="memory", ok=fits, found=in_words))
     works = {f.name: f.ok for f in findings}
     has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
@@ -102,10 +102,9 @@ def packages() -> Iterator[Finding]:
         try:
             importlib.import_module(name)
         except (ImportError, OSError) as error:
-            again = pip_install("--force-reinstall", f"{name}=={installed}")
-            yield Finding(
-                name=name, ok=False, found=f"{installed}, does not load: {error}", fix=again
-            )
+            fix = pip_install("--force-reinstall", f"{name}=={installed}")
+            found = f"{installed}, does not load: {error}"
+            yield Finding(name=name, ok=False, found=found, fix=fix)
         else:
             yield Finding(name=name, ok=True, found=installed)
 
@@ -120,7 +119,7 @@ def optional_packages(job: Job) -> Iterator[Finding]:
             yield Finding(name=name, ok=False, found=found, fix=pip_install(extra))
 
 
-def gpu() -> Finding:
+def gpu(job: Job) -> Finding:
     """Whether PyTorch sees an accelerator; none is needed for the tiny student."""
     try:
         torch = importlib.import_module("torch")
@@ -128,6 +127,11 @@ def gpu() -> Finding:
         return Finding(name="gpu", ok=True, found="not looked at: no PyTorch")
     if torch.cuda.is_available():
         return Finding(name="gpu", ok=True, found=torch.cuda.get_device_name(0))
+    from composer_replication.models.processor import emulates_bfloat16
+
+    if job.config.student.dtype == "bfloat16" and emulates_bfloat16():
+        found, fix = "none, and this processor emulates bfloat16", 'student.dtype = "float32"'
+        return Finding(name="gpu", ok=False, found=f"{found}, ten times slower", fix=fix)
     return Finding(name="gpu", ok=True, found="none; the tiny student trains on the CPU")
 
 
@@ -135,14 +139,11 @@ def logs(job: Job) -> Finding:
     """The number of agent logs, and the days until the oldest is deleted."""
     named = job.config.ingest.logs
     folders = [Path(name) for name in named] or list(default_folders(os.environ))
-    files = [
-        f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))
-    ]
+    files = [f for at in folders for f in ([at] if at.is_file() else at.rglob("*.jsonl"))]
     folder_list = ", ".join(map(str, folders))
     if not files:
-        return Finding(
-            name="logs", ok=False, found=f"no .jsonl file in {folder_list}", fix="recompose demo"
-        )
+        found = f"no .jsonl file in {folder_list}"
+        return Finding(name="logs", ok=False, found=found, fix="recompose demo")
     age_days = (time.time() - min(f.stat().st_mtime for f in files)) / 86400
     age = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
     return Finding(name="logs", ok=True, found=f"{len(files)} files in {folder_list}{age}")

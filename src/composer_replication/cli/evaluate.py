@@ -19,17 +19,13 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
 from composer_replication.core.codec import write_sessions
-from composer_replication.core.config.rollout_settings import DEFAULT_ENV
+from composer_replication.core.config.rollout_settings import DEFAULT_ENV, RolloutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.rundir import RunDir
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.players import Player, PlayerEpisodes
-
-EPISODES = "evaluation"
-"""Folder of the run with the episodes of each row, <name>.jsonl."""
+    from composer_replication.evaluation.players import PlayerEpisodes
 
 
 def evaluate_command(
@@ -42,7 +38,7 @@ def evaluate_command(
 ) -> int:
     """Play a run's newest checkpoint ("after") and its start ("before") on tasks that no training
     saw, without hints: those of your own environment (rollouts.env) if the run was trained in it,
-    else those of the built-in workshop.
+    else those of the built-in workshop. Of rollouts.env = "repo": the held-out repositories.
 
     Parameters
     ----------
@@ -63,7 +59,13 @@ def evaluate_command(
     if logs and not run:
         return show_log_plan(job)
     from composer_replication.core.config.base import stage_seed
-    from composer_replication.evaluation.players import check_players, play_all, start_of
+    from composer_replication.evaluation.players import (
+        check_never_trained,
+        check_players,
+        play_all,
+        start_of,
+    )
+    from composer_replication.evaluation.success import evaluation_tasks
     from composer_replication.evaluation.table import AFTER, evaluation_table, foreign_tasks_note
     from composer_replication.rollouts.task_source import open_world
 
@@ -81,8 +83,12 @@ def evaluate_command(
     settings = job.config.evaluate
     on_logs_command = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
     env = env_to_play(after.config.rollouts.env, settings=job.config)
-    with open_world(env) as source:
+    world = settings_to_open(job.config.rollouts, trained_with=after.config.rollouts)
+    with open_world(env, settings=world) as source:
         metadata = source.metadata
+        if source.adaptive is not None:
+            unseen = evaluation_tasks(settings, seed=seed, source=source)
+            check_never_trained(players, {task.id for task in unseen})
     strange = foreign_tasks_note(
         after.config.rollouts.env, played=env, metadata=metadata, on_logs=on_logs_command
     )
@@ -93,7 +99,7 @@ def evaluate_command(
         f" {folder.path.name}: {settings.tasks} tasks of {metadata.title or env} for each of"
         f" {', '.join(p.name for p in players)}"
     )
-    wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]
+    wrote = [folder.evaluation_json, *(folder.evaluated(player.name) for player in players)]
     if job.dry_run:
         return job.finish({"rows": [p.name for p in players], "notes": notes}, wrote=wrote)
     shown = play_all(
@@ -102,10 +108,12 @@ def evaluate_command(
         limits=after.config.rollouts,
         seed=seed,
         env=env,
+        world=world,
         on_played=lambda s: _tell(job, s),
     )
     for player, row in zip(players, shown, strict=True):
-        write_sessions(_episodes(folder, player), [played.session for played in row.episodes])
+        sessions = [s for played in row.episodes for s in (played.session, *played.later)]
+        write_sessions(folder.evaluated(player.name), sessions)
     table = evaluation_table(
         {row.name: row.episodes for row in shown},
         settings=settings,
@@ -130,6 +138,13 @@ def env_to_play(trained_in: str, *, settings: Config) -> str:
     return trained_in if trained_in == settings.rollouts.env and trained_in else DEFAULT_ENV
 
 
+def settings_to_open(today: RolloutSettings, *, trained_with: RolloutSettings) -> RolloutSettings:
+    """The settings with which a run's tasks are opened: its own limits and held-out repositories,
+    and the folder of tasks that today's settings name, which are trusted."""
+    repo = trained_with.repo.model_copy(update={"tasks": today.repo.tasks})
+    return today.model_copy(update={"repo": repo})
+
+
 def _named(text: str) -> tuple[str, str]:
     name, equals, run = text.partition("=")
     if not (name and equals and run) or Path(name).name != name or name.startswith("."):
@@ -139,10 +154,6 @@ def _named(text: str) -> tuple[str, str]:
             fix="write, say, --against placebo=runs/placebo",
         )
     return name, run
-
-
-def _episodes(run: RunDir, player: Player) -> Path:
-    return run.path / EPISODES / f"{player.name}.jsonl"
 
 
 def _tell(job: Job, shown: PlayerEpisodes) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from composer_replication.cli.export_card import card_of
+from composer_replication.cli.export_card import card_of, without_folders
 from composer_replication.cli.export_serve import serve_commands
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
@@ -83,7 +83,7 @@ def export_command(
             {
                 "schema": SCHEMA,
                 "run": name,
-                "settings": player.config.model_dump(mode="json"),
+                "settings": without_folders(player.config.model_dump(mode="json")),
                 **asdict(card),
             },
         )

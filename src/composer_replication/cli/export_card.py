@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,8 @@ def card_of(
         live=bool(player.config.rollouts.env),
         nulled=player.config.train.placebo,
         evaluations=_evaluations(run),
+        successes=_successes(run),
+        reproduce=_reproduce(run),
         commands=commands,
         versions=view["versions"],
         notes=[
@@ -80,6 +83,42 @@ def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
         if not is_held_out(session, settings=held_out):
             messages.update(turn.author or UNKNOWN for _, turn in session.assistant_turns())
     return dict(messages.most_common())
+
+
+def _successes(run: RunDir) -> list[tuple[str, int, str]]:
+    """(row, episodes, success with its interval) of the evaluation on tasks."""
+    played = read_evaluation(run.evaluation_json)
+    return [
+        (
+            str(row["name"]),
+            int(row["n"]),
+            f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]",
+        )
+        for row in (played or {}).get("rows", ())
+        if {"n", "success", "success_low", "success_high"} <= row.keys()
+    ]
+
+
+def _reproduce(run: RunDir) -> str:
+    """The command that ran, without the folders of this machine: of a path, the last name."""
+    if not run.command_txt.exists():
+        return ""
+    return shlex.join(without_folders(shlex.split(run.command_txt.read_text("utf-8"))))
+
+
+def without_folders(value: Any) -> Any:
+    """A JSON value in which absolute paths are their last names: folders name people and clients.
+
+    >>> without_folders({"model": "/home/ada/acme/base", "steps": 3})
+    {'model': 'base', 'steps': 3}
+    """
+    if isinstance(value, dict):
+        return {key: without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_folders(inner) for inner in value]
+    if isinstance(value, str) and Path(value).is_absolute():
+        return Path(value).name
+    return value
 
 
 def _evaluations(run: RunDir) -> list[tuple[str, str, list[str]]]:

@@ -18,6 +18,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.ingest_record import read_record
 from composer_replication.data.teachers.ledger import LEDGER_NAME
+from composer_replication.report.html import unpacked
 from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
@@ -60,10 +61,13 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
 
 
 def mentions(path: Path, names: Sequence[str]) -> bool:
-    """Whether a file, or any file of a folder, contains one of these ids."""
+    """Whether a file, or any file of a folder, contains one of these ids; a page also packed."""
     if path.is_dir():
         return any(mentions(file, names) for file in path.rglob("*") if file.is_file())
     wanted = re.compile(b"|".join(re.escape(os.fsencode(name)) for name in names))
+    if path.suffix == ".html":
+        page = path.read_text("utf-8", "surrogateescape")
+        return any(wanted.search(os.fsencode(text)) for text in (page, *unpacked(page)))
     with path.open("rb") as stream:
         before = b""
         while piece := stream.read(_PIECE):

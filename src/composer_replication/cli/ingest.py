@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_store import (
-    RECORD,
-    count_sessions,
-    disk_room_for,
-    merge,
-    session_scratch,
-)
+from composer_replication.cli.ingest_logs import ingest_logs
+from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.ingest_text import show_reading, show_store
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
-from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
-from composer_replication.core.files import explain_full_disk, make_work
 from composer_replication.core.harmless import one_line
-from composer_replication.core.lock import lock_folder
-from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
-from composer_replication.core.trace import Session
-from composer_replication.data.ingestion.claude_code import ingest as read_logs
-from composer_replication.data.ingestion.counts import FileReport, recount
 from composer_replication.data.ingestion.find_logs import (
     RETENTION_NOTE,
     LogFile,
@@ -41,7 +27,6 @@ from composer_replication.data.ingestion.find_logs import (
     find_logs,
     other_files,
 )
-from composer_replication.data.ingestion.store import StoreUpdate
 
 
 def ingest_command(
@@ -76,24 +61,8 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    full = partial(explain_full_disk, job.sessions, need=disk_room_for(job, logs))
-    with full():
-        if not job.dry_run:
-            make_work(job.work)
-        redactor = job.redactor() if settings.redact else None
-    reports: list[FileReport] = []
-    counts: Counter[str] = Counter()
-    sessions = count_sessions(_sessions(logs, job, redactor, reports), counts)
-    merged: StoreUpdate | None = None
-    if job.dry_run:
-        deque(sessions, maxlen=0)
-    else:
-        with full(), lock_folder(job.work, task="ingest"), session_scratch(job.sessions) as fresh:
-            if write_sessions(fresh, sessions):
-                # The counts are those of the written file, not of what was meant to be written.
-                counts.clear()
-                reports = recount(reports, count_sessions(read_sessions(fresh), counts))
-                merged = merge(job, fresh, reports, redactor=redactor)
+    done = ingest_logs(job, logs)
+    reports, counts, merged = done.reports, done.counts, done.merged
     others = other_files(named)
     show_reading(job.screen, reports, counts, others)
     value: dict[str, Any] = {
@@ -146,11 +115,3 @@ def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
             fix="give a log file, or a folder that holds some",
         )
     return logs
-
-
-def _sessions(
-    logs: Sequence[LogFile], job: Job, redactor: Redactor | None, reports: list[FileReport]
-) -> Iterator[Session]:
-    for result in read_logs(logs, settings=job.config.ingest, redactor=redactor):
-        reports.append(result.report)
-        yield from result.sessions

@@ -70,6 +70,9 @@ def show_reading(
         )
     for name, text in left_out(reports).items():
         screen.line(f" {name:8} {text}")
+    for text, files in not_held(reports).items():
+        shown_files = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if files[3:] else "")
+        screen.line(f" not held {text}: {shown_files}", style="dim")
     if others:
         endings = ", ".join(
             f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
@@ -87,6 +90,15 @@ def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
         for session in outcomes[name]:
             screen.line(f" {name:8} {session}: {why}", style="yellow")
     return {"sessions": len(plan.order), "changed": plan.is_changed, **outcomes}
+
+
+def not_held(reports: Sequence[FileReport]) -> dict[str, list[str]]:
+    """Map what logs of other agents do not hold, with their format, to the files."""
+    files: dict[str, list[str]] = {}
+    for report in reports:
+        if report.lacks:
+            files.setdefault(f"{report.format}: {'; '.join(report.lacks)}", []).append(report.file)
+    return files
 
 
 def left_out(reports: Sequence[FileReport]) -> dict[str, str]:

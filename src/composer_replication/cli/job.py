@@ -304,6 +304,7 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
         raise
     work = current / common.out.expanduser() if common.out is not None else _work_folder(loaded)
+    loaded = _with_task_folder(loaded, work)
     if not _DRIVEN.get():
         print_settings(loaded, screen, uses=uses)
     job = Job(loaded=loaded, screen=screen, work=_shorten(work, current), common=common)
@@ -338,6 +339,17 @@ def _work_folder(loaded: LoadedConfig) -> Path:
         message = f"the work folder is a link to {work.resolve()}, outside of this folder"
         raise ConfigError(message, where=str(work), fix="name the folder that you mean: -o FOLDER")
     return work
+
+
+def _with_task_folder(loaded: LoadedConfig, work: Path) -> LoadedConfig:
+    """The settings with the folder of the repositories' tasks, if they are played and none is
+    named: it lies in the work folder."""
+    rollouts = loaded.config.rollouts
+    if rollouts.env != "repo" or rollouts.repo.tasks:
+        return loaded
+    repo = rollouts.repo.model_copy(update={"tasks": str(work.absolute() / "tasks")})
+    rollouts = rollouts.model_copy(update={"repo": repo})
+    return replace(loaded, config=loaded.config.model_copy(update={"rollouts": rollouts}))
 
 
 def _shorten(path: Path, current: Path) -> Path:

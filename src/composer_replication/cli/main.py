@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 HELP = """\
 Your agent's logs and your base model go in; a model trained on its own mistakes comes out.
 
+Begin with `recompose audit --open` (your own logs, no GPU) or `recompose demo` (the whole pipeline,
+four minutes); each verb names the next one.
+
 Settings come from recompose.toml (looked for upward), or --config FILE; any of them can be set on
 the command line by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and
 --dry-run."""
 
 # In the order of the pipeline: verb -> what it reads and writes.
 VERBS: dict[str, str] = {
+    "audit": "Start here: what your agents do wrong, what it costs, rules against it; one page.",
     "demo": (
         "Everything below, on a tiny student and its own logs, with a placebo, in three to four"
         " minutes."
@@ -47,15 +51,19 @@ VERBS: dict[str, str] = {
     "train": "Examples -> a run directory.",
     "diloco": "`diloco simulate`: time, bytes and dollars of many replicas, before any is rented.",
     "tasks": "`tasks make REPO...`: your repositories with tests -> tasks that tests judge.",
+    "serve": "Any agent program plays the student; every sampled token is recorded, as sessions.",
     "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
     "report": "A run, or the audit of your logs, as one HTML page.",
     "export": "A run's student -> a folder that servers read, and the command that serves it.",
+    "push": "An exported student, or sessions as Parquet -> a hub, searched for secrets once more.",
     "show": "One session, site, example or run, in the terminal.",
+    "completion": "Print the completion script of your shell.",
 }
 
 MODULE_OF = {"tasks": "repo_tasks"}
 """Verbs whose module has another name: workshop/tasks.py has the verb's."""
 SETTINGS_OF = {
+    "audit": "ingest, sites",
     "ingest": "ingest",
     "sites": "sites",
     "hints": "hints",
@@ -64,6 +72,7 @@ SETTINGS_OF = {
     "model": "student",
     "build": "student, held_out, build",
     "train": "student, rollouts, train",
+    "serve": "student, rollouts",
     "evaluate": "evaluate",
 }
 
@@ -84,18 +93,23 @@ def build_app() -> App:
         version=_version,
     )
     for verb, text in VERBS.items():
-        groups = SETTINGS_OF.get(verb, "")
-        epilogue = (
-            f"Settings: {groups}. `recompose init --explain GROUP` says what each means."
-            if groups
-            else ""
-        )
+        epilogue = _epilogue(verb)
         module = MODULE_OF.get(verb, verb)
         path = f"composer_replication.cli.{module}:{verb}_command"
         app.command(
             path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb)
         )
     return app
+
+
+def _epilogue(verb: str) -> str:
+    """The end of a verb's help: examples, and which settings it reads."""
+    from composer_replication.cli.verb_examples import VERB_EXAMPLES
+
+    examples = "\n".join(f"- `{line}`" for line in VERB_EXAMPLES[verb])
+    groups = SETTINGS_OF.get(verb, "")
+    settings = f"Settings: {groups}. `recompose init --explain GROUP` says what each means."
+    return f"Examples:\n\n{examples}" + (f"\n\n{settings}" if groups else "")
 
 
 def _version() -> str:

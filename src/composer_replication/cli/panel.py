@@ -74,6 +74,10 @@ class TrainPanel:
         """Set the function that describes the current activity; called at every redraw."""
         self.doing = doing
 
+    def go_on_from(self, step: int) -> None:
+        """Set how many steps the run has taken."""
+        self.line = {**self.line, "step": step}
+
     def render(self) -> Group:
         """The panel as it is now, at most 80 columns wide."""
         return Group(
@@ -83,11 +87,8 @@ class TrainPanel:
         )
 
     def _clock(self) -> Text:
-        steps, step, spent = (
-            self.job.config.train.steps,
-            int(self.line.get("step", 0)),
-            time.monotonic() - self.began,
-        )
+        steps, spent = self.job.config.train.steps, time.monotonic() - self.began
+        step = int(self.line.get("step", 0))
         left = (
             f"eta {eta(self.time_left.seconds(steps=steps - step))}"
             if self.seen
@@ -103,13 +104,10 @@ class TrainPanel:
         )
         rows = [_row((head, "bold"))]
         for name in CHANNELS:
-            get, status = (
-                (lambda key, name=name: self.line.get(f"{name}/{key}")),
-                str(self.line.get(f"{name}/status", "-")),
-            )
+            status = str(self.line.get(f"{name}/status", "-"))
             share = f"{self.active[name] / self.seen:.0%}" if self.seen else "-"
             tokens, loss, norm = (
-                format_number(get(k), form)
+                format_number(self.line.get(f"{name}/{k}"), form)
                 for k, form in (("tokens", ".0f"), ("loss", ".4f"), ("grad_norm", ".3g"))
             )
             cells = f"{tokens:>8}{loss:>11}{norm:>11}{share:>8}"

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
-from composer_replication.cli.flags import Common
+from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
 from composer_replication.cli.replay_bill import explain_write_errors, settle_bookings
+from composer_replication.cli.replay_estimate import next_teachers, print_estimate
 from composer_replication.cli.replay_plan import ReplayPlan, open_plan
-from composer_replication.cli.replay_text import print_estimate, print_outcomes
+from composer_replication.cli.replay_text import print_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
-from composer_replication.core.site import Anchor, Preference
+from composer_replication.core.site import Anchor, Preference, turn_site_id
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.ask import ReplayedTurn
 from composer_replication.data.replay.ask import replay as weigh_all
+from composer_replication.data.replay.estimate import Bill
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
@@ -87,9 +91,30 @@ def _estimate(job: Job, plan: ReplayPlan) -> int:
         "gaps": plan.gaps,
     }
     bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **options)
-    numbers = print_estimate(job, bill, plan.settings)
+    numbers = print_estimate(job, bill, plan.settings, plan.teachers)
     wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []
-    return job.finish(numbers, wrote=wrote, next_command=job.command("replay"))
+    return job.finish(numbers, wrote=wrote, next_command=_next_command(job, plan, bill))
+
+
+def _next_command(job: Job, plan: ReplayPlan, bill: Bill) -> str:
+    """With enough families, to ask under a ceiling that covers the estimate; else to estimate with
+    teachers of other makers too."""
+    command = job.command("replay")
+    if names := next_teachers(plan.settings, plan.teachers, bill):
+        job.screen.line(
+            f" {plan.settings.min_families} families besides the student's own have to agree on a"
+            f" pair (replay.min_families): add {' and '.join(names[len(plan.teachers) :])}",
+            style="yellow",
+        )
+        return f"{command} --estimate --replay.teachers {shlex.quote(json.dumps(names))}"
+    asked = "".join(
+        f" --{key} {shlex.quote(value)}"
+        for key, value in dotted_settings().items()
+        if key.startswith("replay.")
+    )
+    if bill.usd > plan.settings.max_usd:
+        asked += f" --max-usd {math.ceil(bill.usd * 10) / 10:g}"
+    return command + asked
 
 
 def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
@@ -120,6 +145,11 @@ def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
     counts: dict[str, Any] = {
         "outcomes": dict(Counter(replayed.outcome for replayed in replayed_turns)),
         "asking": gathered.counts,
+        "turns": {
+            turn_site_id(replayed.session_id, replayed.turn): replayed.record()
+            for replayed in replayed_turns
+            if replayed.agreement is not None
+        },
     }
     if collected.judge_result is not None:
         counts["judge"] = dict(collected.judge_result.counts)

@@ -136,7 +136,9 @@ async def _gather(job: Job, plan: ReplayPlan) -> ReplayAnswers:
             limits=limits_of(named.values()),
             retry_policy=retry_policy_of(settings),
             seed=seed,
+            report=job.screen.line,
         )
+        await asker.collect_batches(plan.everybody)
         options: dict[str, Any] = {
             "asker": asker,
             "settings": settings,

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS, ReplaySettings
+from composer_replication.core.config.rollout_settings import DEFAULT_ENV, ReplaySettings
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session
 from composer_replication.data.replay.model_families import family_of
-from composer_replication.data.teachers.open import named_teachers
+from composer_replication.data.teachers.open import check_no_batch, named_teachers
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 from composer_replication.rollouts.task_source import RecordedSessions
@@ -44,7 +44,7 @@ def scripted_teachers_of(
     elsewhere = [s.id for s in sessions if not any(r.is_from_here(s) for r in built_in)]
     if elsewhere or recorded is None:
         raise ConfigError(
-            f"the scripted teachers know the {' and the '.join(BUILT_IN_ENVS)} only, and"
+            f"the scripted teachers know the {DEFAULT_ENV} only, and"
             f" {len(elsewhere)} of {len(sessions)} sessions were not recorded there",
             where=f"replay.teachers, session {elsewhere[0]}" if elsewhere else "replay.teachers",
             fix=(
@@ -92,5 +92,6 @@ def open_judge(
                 where="replay.judge",
                 fix=fix,
             )
+        check_no_batch(name, judge, where="replay.judge")
         return open_teacher(name, judge, asking=asking)
     return None

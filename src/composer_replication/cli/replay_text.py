@@ -1,4 +1,4 @@
-"""The output of `recompose replay`: the estimate, and the outcomes of the answers."""
+"""The output of `recompose replay`: the outcomes of the answers."""
 
 from __future__ import annotations
 
@@ -10,101 +10,9 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.replay_ask import ReplayAnswers
 from composer_replication.cli.replay_bill import bill_of, print_answers
 from composer_replication.cli.replay_plan import ReplayPlan
-from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.data.replay.ask import ReplayedTurn
-from composer_replication.data.replay.estimate import USUAL_ANSWER_TOKENS, Bill
 from composer_replication.data.teachers.scripted import Scripted
-
-MEANINGS = {
-    "pair": "others agree on another action: a preference",
-    "agreed": "others did the same: an anchor",
-    "no_consensus": "others do not agree among themselves: an anchor",
-    "outvoted": "most others did something else, too few for a pair",
-    "chosen_fails": "others agree on an action that raises an error here: no preference",
-    "no_evidence": "others agree, and nothing but their agreement speaks for it",
-    "after_error": "the turn after an error, to which the environment had already replied",
-    "erred": "its own call raised an error: never an anchor",
-    "too_few_families": "fewer than two families answered",
-    "not_asked": "nobody was asked about it",
-    "copied": "also in another session",
-    "interrupted": "a person interrupted it",
-    "no_text_or_call": "it holds neither text nor a call",
-}
-
-
-def print_estimate(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
-    """Print the estimate as a table and return its numbers."""
-    screen = job.screen
-    screen.line(
-        f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes"
-    )
-    rows = [
-        (
-            name,
-            teacher_bill.calls,
-            teacher_bill.kept,
-            f"{teacher_bill.input_tokens / 1e6:.3f}",
-            f"{teacher_bill.usd:.4f}",
-            f"{teacher_bill.most_usd:.4f}",
-        )
-        for name, teacher_bill in bill.teachers.items()
-    ]
-    screen.table(rows, head=("teacher", "calls", "kept", "M tokens", "$ about", "$ at most"))
-    screen.line(
-        f" about ${bill.usd:.2f} at full price with {USUAL_ANSWER_TOKENS} tokens an answer, before"
-        f" caches; ceiling ${settings.max_usd:g}"
-    )
-    if settings.gate == "value" and any(
-        teacher_bill.usd for teacher_bill in bill.teachers.values()
-    ):
-        screen.line(
-            " later teachers are asked only where the first did something else than the student"
-            " (replay.gate)"
-        )
-    if bill.no_pair:
-        reasons = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
-        screen.line(
-            f" steps of which no pair can come, about which no paid teacher is asked: {reasons};"
-            " see replay.gate",
-            style="yellow",
-        )
-    if bill.judge:
-        screen.line(
-            f" {bill.judge} judges: only where the tiers before give nothing and a pair can come of"
-            " it, at most what stands here"
-        )
-    if bill.prompts_too_long:
-        screen.line(
-            f" {bill.prompts_too_long} steps do not fit into replay.max_prompt_tokens and are"
-            " left out",
-            style="yellow",
-        )
-    screen.line(" an estimate: nothing was sent")
-    teachers = {
-        name: {
-            "calls": b.calls,
-            "kept": b.kept,
-            "input_tokens": b.input_tokens,
-            "usd": b.usd,
-            "most_usd": b.most_usd,
-        }
-        for name, b in bill.teachers.items()
-    }
-    numbers = {
-        "sessions": bill.sessions,
-        "steps": bill.steps,
-        "sites": bill.sites,
-        "too_long": bill.prompts_too_long,
-    }
-    return {
-        **numbers,
-        "no_pair": dict(bill.no_pair),
-        "usd": bill.usd,
-        "most_usd": bill.most_usd,
-        "max_usd": settings.max_usd,
-        "teachers": teachers,
-        "sent": 0,
-    }
+from composer_replication.report.explanations import ANSWERED
 
 
 def print_outcomes(
@@ -122,7 +30,7 @@ def print_outcomes(
     )
     rows = [
         (outcome, counts[outcome], meaning)
-        for outcome, meaning in MEANINGS.items()
+        for outcome, meaning in ANSWERED.items()
         if counts[outcome]
     ]
     screen.table(rows, head=("what came of it", "turns", "meaning"))

@@ -1,4 +1,4 @@
-"""`recompose tasks make REPO...`: your own repositories as tasks with tests."""
+"""`recompose tasks`: your own repositories as tasks with tests."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from typing import Any, Literal
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
+from composer_replication.cli.repo_tasks_check import EVERY_S, check_tasks, list_tasks
 from composer_replication.core.errors import DataError
-from composer_replication.repositories.attempts import TASKS, TaskCounts, tidy_tasks
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.environment import make_environment
-from composer_replication.repositories.history import make_history_tasks
-from composer_replication.repositories.make_repo_tasks import TaskSettings, make_repo_tasks
-from composer_replication.repositories.repo_task import KINDS, RepoTask
-from composer_replication.repositories.tree_sandbox import TreeSandbox
+from composer_replication.repositories.making.attempts import (
+    ENVIRONMENTS,
+    TASKS,
+    TaskCounts,
+    tidy_tasks,
+)
+from composer_replication.repositories.making.history import make_history_tasks
+from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.repo_task import KINDS
+from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
 
 FOLDER = "tasks"
-_EVERY_S = 15.0
 
 
 def tasks_command(
-    what: Literal["make", "list"],
+    what: Literal["make", "check", "list"],
     /,
     *repositories: Path,
     python: str = "",
@@ -45,7 +50,8 @@ def tasks_command(
     Parameters
     ----------
     what
-        `make`, or `list`: the tasks that are there, with their statements.
+        `make`; `check`: judge the original of each task as an episode is judged, which says how
+        long a judgement takes and what it cannot exclude; `list`: the tasks, with their statements.
     repositories
         Folders of repositories; Python with pytest or unittest.
     python
@@ -65,11 +71,20 @@ def tasks_command(
     job = open_job(common)
     folder = job.work / FOLDER
     if what == "list":
-        return _list(job, tidy_tasks(folder))
+        return list_tasks(job, folder)
+    if what == "check":
+        return check_tasks(job, folder)
     if not repositories:
         raise UsageError(
             "no repository is named", where="recompose tasks make", fix="name their folders"
         )
+    for path in repositories:
+        if not path.is_dir():
+            raise UsageError(
+                f"{path} is no folder",
+                where="recompose tasks make",
+                fix="name a repository's folder",
+            )
     settings = TaskSettings(functions=functions, classes=classes, bugs=bugs, seed=seed)
     if job.dry_run:
         for path in repositories:
@@ -86,11 +101,12 @@ def tasks_command(
             rows[str(path)] = {"skipped": error.what}
     tasks = tidy_tasks(folder)
     _print_rows(job, rows)
-    return job.finish(
+    job.finish(
         {"repositories": rows, "tasks": len(tasks)},
         wrote=[folder / TASKS] if tasks else [],
-        next_command=job.command("tasks list") if tasks else "",
+        next_command=job.command("tasks check") if tasks else "",
     )
+    return int(any("skipped" in row for row in rows.values()))
 
 
 def _make(
@@ -104,7 +120,7 @@ def _make(
         f"\n {checkout.name}: {len(checkout.sources)} source files; setting up what its tests need"
     )
     environment = make_environment(
-        checkout, folder=folder / "environments" / checkout.name, python=python
+        checkout, folder=folder / ENVIRONMENTS / checkout.name, python=python
     )
     job.screen.line(" its tests run three times, then every change is tried", style="dim")
     wanted = sum(settings.wanted().values()) + history
@@ -120,7 +136,7 @@ def _make(
         counts.add(attempt)
         cpu_s += attempt.cpu_s
         made, now = sum(counts.made.values()), time.monotonic()
-        if now - last_shown > _EVERY_S:
+        if now - last_shown > EVERY_S:
             left = (now - start) / max(1, made) * max(0, wanted - made)
             tried = made + sum(counts.refused.values())
             job.screen.line(
@@ -151,29 +167,3 @@ def _print_rows(job: Job, rows: dict[str, dict[str, Any]]) -> None:
     if refused:
         job.screen.line("\n refused:")
         job.screen.table(refused.most_common(), head=("reason", "changes"))
-
-
-def _list(job: Job, tasks: list[RepoTask]) -> int:
-    """The tasks of the work folder, with their statements."""
-    if not tasks:
-        raise DataError(
-            "no tasks", where=str(job.work / FOLDER), fix="recompose tasks make REPO..."
-        )
-    for task in tasks:
-        job.screen.line(f"\n {task.id}  {task.kind}  {', '.join(task.paths)}", style="bold")
-        for line in task.statement.splitlines():
-            job.screen.line(f"   {line}")
-    job.screen.line(f"\n {len(tasks)} tasks")
-    listed = [
-        {
-            "id": task.id,
-            "repository": task.repository,
-            "kind": task.kind,
-            "paths": task.paths,
-            "difficulty": task.difficulty,
-            "statement": task.statement,
-        }
-        for task in tasks
-    ]
-    job.screen.result({"tasks": listed})
-    return 0

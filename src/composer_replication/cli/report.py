@@ -1,4 +1,7 @@
-"""`recompose report`: one HTML file for a run, or the audit of the logs if nothing was trained."""
+"""`recompose report`: one HTML file for a run, or the audit of the logs if nothing was trained.
+
+Two runs or more get a page that compares them as well.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.report.audit_page import audit_page
+from composer_replication.report.audit_view import AuditView, audit_view
+from composer_replication.report.compare_page import compare_page, success_of
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.report.work import work_view
 
 PAGE = "report.html"
+COMPARISON = "comparison.html"
 
 
 def report_command(
@@ -36,7 +42,8 @@ def report_command(
     Parameters
     ----------
     runs
-        Run folders or names; none = the latest run, and where nothing was trained the audit.
+        Run folders or names; none = the latest run, and where nothing was trained the audit. Two
+        or more are compared on a page of their own.
     audit
         The audit of the logs, even where there are runs.
     open_page
@@ -45,11 +52,13 @@ def report_command(
     job = open_job(common)
     trained = (job.runs / LATEST).exists()
     wanted = [] if audit else list(runs) or ([LATEST] if trained else [])
-    pages = [_run(job, name) for name in dict.fromkeys(wanted)] if wanted else [_audit(job)]
-    for path, text, _ in pages:
-        if not job.dry_run:
-            write_text(path, text)
-        if open_page and not job.dry_run:
+    names = list(dict.fromkeys(wanted))
+    pages = [_run(job, name) for name in names] if wanted else [_audit(job)]
+    if len(names) > 1:
+        pages.append(_comparison(job, names))
+    for path, text, _ in [] if job.dry_run else pages:
+        write_text(path, text)
+        if open_page and (len(names) < 2 or path.name == COMPARISON):
             webbrowser.open(path.absolute().as_uri())
     value = {"pages": [about for _, _, about in pages]}
     return job.finish(
@@ -89,14 +98,27 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     return open_run(folder).report_html, text, about
 
 
+def _comparison(job: Job, names: list[str]) -> tuple[Path, str, dict[str, Any]]:
+    """Path, text and facts of the page that compares runs."""
+    views = [run_report(run_folder(job, name)) for name in names]
+    text = compare_page(views)
+    about = {
+        "compared": [view["id"] for view in views],
+        "success": {
+            view["id"]: {name: row["success"] for name, row in success_of(view).items()}
+            for view in views
+        },
+        "bytes": len(text.encode("utf-8")),
+    }
+    return job.work / COMPARISON, text, about
+
+
 def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     """Path, text and facts of the audit."""
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     left_out = job.warn_stale(*stale_artefacts(job.work))
-    work = work_view(job.work)
-    work["audit"] = judged_audit(job, work["audit"] or {})
-    text = audit_page(work, folder_flags=_flags(job))
+    work, text = draw_audit(job, audit_view(job.work))
     counts = work["counts"]
     of = (
         f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool"
@@ -126,6 +148,13 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
         "bytes": len(text.encode("utf-8")),
     }
     return job.work / PAGE, text, about
+
+
+def draw_audit(job: Job, view: AuditView) -> tuple[dict[str, Any], str]:
+    """The work folder as values, and the page of its audit."""
+    work = work_view(job.work)
+    work["audit"] = judged_audit(job, work["audit"] or {})
+    return work, audit_page(work, view=view, folder_flags=_flags(job))
 
 
 def _flags(job: Job) -> str:

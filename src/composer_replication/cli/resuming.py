@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
     return open_run(run_folder(job, wanted)), None
 
 
-def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str:
+def resume_command(job: Job, path: Path, *, accept_changes: bool = False, replicas: int = 0) -> str:
     """The command that resumes a run, or one of its checkpoints, with the settings of this call."""
     settings = [
         word
@@ -47,6 +47,7 @@ def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str
         if key not in TOP_LEVEL[1:]
         for word in (f"--{key}", value)
     ]
+    settings += ["--replicas", str(replicas)] if replicas else []
     accept = ["--accept-changes"] * accept_changes
     return (
         f"{job.command('train')} {shlex.join(['--resume', short_path(path), *settings, *accept])}"
@@ -93,12 +94,10 @@ def explain_resume(job: Job, run: RunDir, *, accept_changes: bool = False) -> It
     """If the training in this block is cut short, raise with the newest checkpoint and the resume
     command."""
     command = resume_command(job, run.path, accept_changes=accept_changes)
-    try:
-        with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
-            yield
-    except KeyboardInterrupt as error:
+
+    def progress() -> str:
         checkpoints, metrics = run.checkpoints(), run.metrics()
-        progress = (
+        reached = (
             f"interrupted after step {metrics[-1]['step']}"
             if metrics
             else "interrupted before the first step was done"
@@ -108,8 +107,26 @@ def explain_resume(job: Job, run: RunDir, *, accept_changes: bool = False) -> It
             if checkpoints
             else "; there is no checkpoint yet: it begins again"
         )
+        return reached + newest
+
+    with (
+        explain_end(run, progress=progress, go_on="to go on", command=command),
+        offer_earlier_checkpoint(job, "train", accept_changes=accept_changes),
+    ):
+        yield
+
+
+@contextmanager
+def explain_end(
+    run: RunDir, *, progress: Callable[[], str], go_on: str, command: str
+) -> Iterator[None]:
+    """If this block is interrupted or the disk is full, raise with how far the run came and the
+    command that goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
         raise InterruptedRunError(
-            progress + newest, where=short_path(run.path), fix=f"to go on: {command}"
+            progress(), where=short_path(run.path), fix=f"{go_on}: {command}"
         ) from error
     except UnwrittenError as error:
         raise UnwrittenError(

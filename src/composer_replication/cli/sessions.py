@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
+from composer_replication.cli.sessions_written import Form, write_sessions_as
 from composer_replication.core.codec import raw_sessions
 from composer_replication.data.ingestion.ingest_record import (
     SessionEntry,
@@ -18,14 +20,29 @@ from composer_replication.data.ingestion.ingest_record import (
 TIMES = ("started", "first_seen", "last_seen")
 
 
-def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
+def sessions_command(
+    project: str = "",
+    /,
+    *,
+    write: Path | None = None,
+    form: Form = "trl",
+    common: Common = Common(),
+) -> int:
     """List the store: every session with its project, its times, and when it was first and last
-    seen in a log. Reads only.
+    seen in a log. With --write, write these sessions for other tools.
 
     Parameters
     ----------
     project
         Only the sessions of this project: its name, its repository, or the full path of its folder.
+    write
+        A new file of lines ("trl", "training_trace"), a new folder with a document per session
+        ("atif"), or one with Parquet files and a card ("parquet").
+    form
+        "trl" = prompt, completion and tools for TRL's SFTTrainer, without the mistaken messages;
+        "parquet" = the same as a data set, held-out sessions apart (extra `parquet`);
+        "atif" = Harbor's trajectory format; "training_trace" = OpenEnv's, of sessions that
+        student.model sampled (`recompose serve`, rollouts): its ids and log-probs.
     """
     job = open_job(common)
     store = job.need_file(job.sessions, verb="ingest")
@@ -82,6 +99,9 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
             f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)",
             style="dim",
         )
+    if write is not None:
+        written = write_sessions_as(job, {row["id"] for row in rows}, path=write, form=form)
+        job.screen.line(f" wrote {written} to {write}")
     job.warn_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")
     job.screen.result({"sessions": rows, "forgotten": record.forgotten})
     return 0

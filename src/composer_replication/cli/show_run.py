@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 from composer_replication.cli.evaluate_logs_text import SHOWN, show_side_by_side
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import find_index
+from composer_replication.cli.train_text import sync_text
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import LATEST, open_run
+from composer_replication.report.html import plural
 from composer_replication.report.logs_view import logs_view
+from composer_replication.report.replicas_section import summary_text
+from composer_replication.report.replicas_view import REPLICAS, replicas_view
 from composer_replication.report.run_view import run_view
 
 
@@ -40,7 +45,14 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
         screen.line(f" set    {change}")
     if view["clipped"]:
         screen.line(f" clip   {view['clipped']}")
+    if (replicas := replicas_view(folder)) is not None:
+        screen.line(f" meetings {summary_text(replicas)}")
+        if replicas["together"]:
+            screen.line(f" replicas {_replicas_text(replicas, folder)}")
     for event in view["events"]:
+        if event["kind"] == "sync":
+            screen.line(f" sync   step {event['step']}, {sync_text(event)}")
+            continue
         facts = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind"))
         screen.line(f" event  {event['kind']}  {facts}")
     for checkpoint in view["checkpoints"]:
@@ -86,6 +98,17 @@ def _row(name: str, channel: Mapping[str, Any]) -> tuple[str, ...]:
     statuses = ", ".join(f"{status} {count}" for status, count in channel["statuses"].items())
     loss, grad = channel["loss"], channel["grad_norm"]
     return (name, statuses, str(channel["tokens"]), _pair(loss), _pair(grad))
+
+
+def _replicas_text(view: Mapping[str, Any], folder: Path) -> str:
+    """The replicas of a run, and where the metrics of each stand."""
+    parts = [
+        f"{r['slot']} {r['state']} ({plural(r['took_part'], 'round')},"
+        f" {plural(r['launches'], 'launch', 'launches')})"
+        for r in view["replicas"]
+    ]
+    first = folder / REPLICAS / str(view["replicas"][0]["slot"])
+    return f"{', '.join(parts)}; of each: recompose show run {shlex.quote(str(first))}"
 
 
 def _pair(points: Mapping[str, Any]) -> str:

@@ -3,42 +3,87 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.next_step import next_step
+from composer_replication.cli.problems import DONE, UsageError
+from composer_replication.cli.sites_verdicts import (
+    keep_verdicts,
+    reader_files,
+    show_verdicts,
+    stored_verdicts,
+)
 from composer_replication.core.codec import read_sessions, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
-from composer_replication.data.sites.find_sites import find_sites
+from composer_replication.data.sites.find_sites import NO_VERDICTS, find_sites
 from composer_replication.data.sites.summary import SitesSummary, summarise
 
+if TYPE_CHECKING:
+    from composer_replication.data.hints.candidate_reader import CandidateReading
 
-def sites_command(*, common: Common = Common()) -> int:
-    """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
-    job = open_job(common, uses=("detectors",))
+
+def sites_command(*, estimate: bool = False, common: Common = Common()) -> int:
+    """Find the mistaken messages: sessions.jsonl -> sites.jsonl. If sites.reader names a model, it
+    is shown what no tool reports, one candidate in each call.
+
+    Parameters
+    ----------
+    estimate
+        With a reader: print the most that it could cost, and send nothing.
+    """
+    job = open_job(common, uses=("detectors", "candidate_reader"))
     job.need_file(job.sessions, verb="ingest")
+    has_reader = job.config.sites.reader.is_set
+    if estimate and not has_reader:
+        raise UsageError(
+            "--estimate is of a reader, and none is set", fix="set sites.reader.teacher"
+        )
+    reading: CandidateReading | None = None
+    if has_reader:
+        from composer_replication.cli.sites_reader import estimate_candidates, judge_candidates
+
+        if estimate or job.dry_run:
+            return estimate_candidates(job)
+        reading = judge_candidates(job)
+    sites, num_sessions, notes = write_sites(job)
+    summary = summarise(sites)
+    _show(job, sites, summary, notes, sessions=num_sessions)
+    value = {**summary.to_json(), "notes": notes}
+    if reading is None:
+        return job.finish(value, wrote=[job.sites], next_command=next_step(job))
+    value |= show_verdicts(job, reading)
+    job.finish(value, wrote=[job.sites, *reader_files(job)], next_command=next_step(job))
+    return DONE if reading.stopped is None else reading.stopped.exit_code
+
+
+def write_sites(
+    job: Job, *, on_session: Callable[[int], None] | None = None
+) -> tuple[list[Site], int, list[str]]:
+    """Find and write the sites of the store; returns them, the number of sessions, and warnings.
+
+    `on_session` is called with the number of sessions so far. A reader's verdicts of before count,
+    and nobody is asked. A dry run writes nothing.
+    """
+    sites: list[Site] = []
+    count, verdicts, ids = 0, stored_verdicts(job), set[str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        session_names: list[str] = []
-        sites = list(_find(job, session_names))
-    summary = summarise(sites)
-    notes = sorted({str(w.message) for w in caught})
+        for count, session in enumerate(read_sessions(job.sessions), 1):
+            ids.add(session.id)
+            known = verdicts.get(session.id, NO_VERDICTS)
+            sites += find_sites(session, settings=job.config.sites, verdicts=known)
+            if on_session is not None:
+                on_session(count)
     if not job.dry_run:
         write_lines(job.sites, map(record_to_json, sites))
         job.stamp(job.sites, made_from=[job.sessions])
-    _show(job, sites, summary, notes, sessions=len(session_names))
-    return job.finish(
-        {**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_step(job)
-    )
-
-
-def _find(job: Job, session_names: list[str]) -> Iterator[Site]:
-    for session in read_sessions(job.sessions):
-        session_names.append(session.id)
-        yield from find_sites(session, settings=job.config.sites)
+        keep_verdicts(job, ids)
+    return sites, count, sorted({str(w.message) for w in caught})
 
 
 def _show(

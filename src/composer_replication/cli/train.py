@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from functools import partial
 
-from composer_replication.cli.backend_check import print_check
 from composer_replication.cli.backend_refusals import check_backend
 from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import print_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, print_gate
 from composer_replication.cli.job import open_job
+from composer_replication.cli.meeting import check_meeting, check_resumed, print_meeting
 from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
+from composer_replication.cli.resuming import resume_command
 from composer_replication.cli.student_tokenizer import student_renderer
-from composer_replication.cli.train_backends import OWN_LOOPS, Launch, check_resumable
+from composer_replication.cli.train_backends import check_resumable
 from composer_replication.cli.train_data import (
     load_examples,
     tokenizer_of,
     with_built_split,
     with_own_adapter,
 )
+from composer_replication.cli.train_here import tell_driver, train_here
 from composer_replication.cli.train_prime_rl import write_for_prime_rl
-from composer_replication.cli.train_reference import with_reference
 from composer_replication.cli.train_replicas import train_replicas
-from composer_replication.cli.train_run import finish_dry, new_run, print_loading, resumed_run
+from composer_replication.cli.train_run import finish_dry, new_run, resumed_run
 from composer_replication.cli.train_text import show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.draws.plan import check_train_plan
+from composer_replication.training.run.trackers import check_trackers
 
 
+@tell_driver()
 def train_command(
     *,
     resume: str = "",
@@ -63,12 +66,14 @@ def train_command(
     cards
         How many such cards share the weights (train.fsdp); 0 = those of this launch.
     replicas
-        Start so many replicas on this machine, which meet at --sync; without it, this process is
-        one replica of those that meet there.
+        Start so many replicas on this machine, which meet at --sync URL (file:///folder or
+        s3://bucket/run); without it, this process is one replica of those that meet there.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
+    check_trackers(job.config.train.trackers)
+    check_meeting(job, replicas)
     job = with_own_adapter(job)
     live = bool(job.config.rollouts.env)
     tokenizer = tokenizer_of(job)
@@ -91,7 +96,7 @@ def train_command(
     sources = check_backend(config, data)
     if resume:
         check_resumable(config.train.backend)
-    plan = show_plan(job, data)
+    plan = show_plan(job, data) | print_meeting(job, replicas)
     print_gate(job, kinds)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:
@@ -110,42 +115,32 @@ def train_command(
     )
     fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
     resumed = resumed_run(job, resume)
+    if resumed is not None:
+        again = resume_command(job, resumed[0].path, accept_changes=accept_changes)
+        check_resumed(resumed[0], replicas, again=again)
     if job.dry_run:
         if data.meta and job.is_usable(job.sites):
             plan["evaluable"] = print_evaluable(
                 job, student_renderer(tokenizer, config), config.held_out
             )
         plan["memory"] = print_fit(job, fit)
-        return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
+        return finish_dry(
+            job, plan, data, resumed, name=name, accept_changes=accept_changes, replicas=replicas
+        )
     warn_of_fit(job, fit)
     if config.train.backend == "prime_rl" and not check:
         return write_for_prime_rl(job, new_run(job, data, name, sources, weights=""))
+    make = partial(new_run, job, data, name, sources)
     if replicas:
-        make = partial(new_run, job, data, name, sources, weights="")
-        return train_replicas(job, replicas, make=make, resumed=resumed)
-    from composer_replication.models.load_student import load_student
-    from composer_replication.training.run.ranks import shared_run
-
-    weights = print_loading(job)
-    student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
-    if check:
-        return print_check(job, student, data, kinds=kinds)
-    run, step = (
-        resumed
-        if resumed is not None
-        else (shared_run(lambda: new_run(job, data, name, sources, weights=weights)), None)
-    )
-    launch: Launch = {
-        "resume": resumed is not None,
-        "resume_step": step,
-        "accept_changes": accept_changes,
-    }
-    job.screen.line(
-        f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
-        " trained)"
-    )
-    if train_with := OWN_LOOPS.get(config.train.backend):
-        return train_with(job, student, data, run, kinds=kinds, **launch)
-    return with_reference(
-        job, student, data, run, forked=forked, kinds=kinds, tokenizer=tokenizer, **launch
+        return train_replicas(job, replicas, make=partial(make, weights=""), resumed=resumed)
+    return train_here(
+        job,
+        data,
+        make=make,
+        resumed=resumed,
+        check=check,
+        accept_changes=accept_changes,
+        forked=forked,
+        kinds=kinds,
+        tokenizer=tokenizer,
     )

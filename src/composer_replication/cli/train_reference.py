@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -35,6 +36,7 @@ def with_reference(
     **launch: Unpack[Launch],
 ) -> int:
     """Train with the reference loop; returns the exit code."""
+    from composer_replication.rollouts.task_history import TaskHistory
     from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.diloco.executors.done_marker import write_done
     from composer_replication.training.loop import train as run_training
@@ -46,11 +48,21 @@ def with_reference(
         producer: RolloutSource | None = None
         if config.rollouts.env:
             renderer = student_renderer(tokenizer, config)
-            world = stack.enter_context(open_world(config.rollouts.env))
+            world = stack.enter_context(open_world(config.rollouts.env, settings=config.rollouts))
             producer = RolloutSource(
-                config=config, renderer=renderer, task_source=world, kept_kinds=kinds
+                config=config,
+                renderer=renderer,
+                task_source=world,
+                kept_kinds=kinds,
+                history=TaskHistory(run.curriculum_jsonl),
             )
         shown = stack.enter_context(shown_steps(job))
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            show_event(job, event)
+            if event["kind"] in ("resume", "joined", "sync"):
+                shown.go_on_from(event["step"])
+
         result = run_training(
             config,
             student=student,
@@ -62,7 +74,7 @@ def with_reference(
             reference=job.reference,
             **launch,
             on_step=shown,
-            on_event=lambda event: show_event(job, event),
+            on_event=on_event,
             on_progress=shown.progress,
             step_engine=step_engine_of(config),
             exchange=open_exchange(config),

@@ -12,19 +12,21 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.cli.job import Job
-from composer_replication.cli.resuming import explain_resume, short_path
+from composer_replication.cli.replica_rounds import RoundWatcher
+from composer_replication.cli.resuming import explain_end, resume_command, short_path
 from composer_replication.cli.train_backends import finish_run
 from composer_replication.cli.train_run import REPLICA_HOME
-from composer_replication.cli.train_text import round_text
 from composer_replication.core.channel_names import CHANNELS
-from composer_replication.core.errors import ConfigError, ReplicaError, need
+from composer_replication.core.errors import (
+    ReplicaError,
+    StoppedError,
+)
 from composer_replication.core.files import make_folder
 from composer_replication.core.rundir import RunDir
 from composer_replication.report.replicas_view import REPLICAS, replica_runs, rounds_of
@@ -48,47 +50,61 @@ def train_replicas(
 ) -> int:
     """Start the replicas of a new or resumed run, and wait for them; returns the exit code.
 
-    Raises ConfigError without a place to meet, ReplicaError if none of them finishes.
+    Raises ReplicaError if none of them finishes, StoppedError if a health rule stopped them all.
     """
     from composer_replication.training.diloco.executors.local_jobs import LocalProcesses
     from composer_replication.training.diloco.executors.replica_group import ReplicaGroup
 
-    url = job.config.train.sync.url
-    if not url:
-        raise ConfigError(
-            f"{num_replicas} replicas, and no place where they meet",
-            where="--replicas",
-            fix=f"name one: --sync file://{(job.work / 'meeting').absolute()}, or s3://bucket/run",
-        )
-    for package in ("obstore", "zstandard"):
-        need(package, extra="diloco")
     run = make() if resumed is None else resumed[0]
     folder = run.path / REPLICAS
     make_folder(folder)
-    job.screen.line(f" run      {short_path(run.path)}   {num_replicas} replicas meet at {url}")
+    logs = folder / "jobs"
+    job.screen.line(f" run      {short_path(run.path)}   what each prints: {short_path(logs)}")
     finished = {
         slot
         for slot, replica in replica_runs(run.path).items()
         if replica.info()["state"] == "done"
     }
-    group = ReplicaGroup(LocalProcesses(folder / "jobs"), max_attempts=ATTEMPTS)
-    with explain_resume(job, run), run.attempt(), _Watcher(job, run):
+    watcher = RoundWatcher(job, run)
+    executor = LocalProcesses(logs)
+    group = ReplicaGroup(executor, max_attempts=ATTEMPTS, on_restart=watcher.print_restart)
+    running: set[int] = set()
+    for replica, handle in executor.running():  # they outlived the launch that started them
+        group.adopt(replica, handle)
+        running.add(replica.slot)
+        job.screen.line(f" note     replica {replica.slot} still runs since the launch before")
+    explained = explain_end(
+        run,
+        progress=lambda: _progress(run),
+        go_on="to go on from the newest round",
+        command=resume_command(job, run.path, replicas=num_replicas),
+    )
+    with explained, run.attempt(), watcher:
         try:
             group.launch(
                 _replica_job(job, run, slot, num_replicas=num_replicas)
                 for slot in range(num_replicas)
-                if slot not in finished
+                if slot not in finished | running
             )
             finished |= set(group.collect(timeout_s=_WAIT_S))
         except ReplicaError as error:
             finished |= set(error.results)
             if not finished:
+                if {s.exit_code for s in group.poll().values()} == {StoppedError.exit_code}:
+                    raise StoppedError(error.what, where=short_path(run.path)) from error
                 raise
             job.screen.line(f" WARNING  {error.what}", style="bold red")
         finally:
             group.cancel()
         result = _collect(job, run, min(finished))
     return finish_run(job, result)
+
+
+def _progress(run: RunDir) -> str:
+    """How far interrupted replicas came."""
+    rounds = rounds_of(replica_runs(run.path))
+    reached = f"after round {max(rounds)}" if rounds else "before the first round was over"
+    return f"the replicas were interrupted {reached}"
 
 
 def _replica_job(job: Job, run: RunDir, slot: int, *, num_replicas: int) -> ReplicaJob:
@@ -147,31 +163,3 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, dirs_exist_ok=True)
     elif source.exists():
         shutil.copy2(source, target)
-
-
-class _Watcher:
-    """Prints each round once, as soon as a replica has written it down."""
-
-    def __init__(self, job: Job, run: RunDir, *, every_s: float = 1.0) -> None:
-        self.job, self.run, self.every_s = job, run, every_s
-        self._over, self._said = threading.Event(), -1
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> _Watcher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._print()
-
-    def _follow(self) -> None:
-        while not self._over.wait(self.every_s):
-            self._print()
-
-    def _print(self) -> None:
-        for number, facts in rounds_of(replica_runs(self.run.path)).items():
-            if number > self._said:
-                self._said = number
-                self.job.screen.line(" " + round_text(facts))

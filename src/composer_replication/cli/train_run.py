@@ -24,6 +24,7 @@ from composer_replication.core.lock import check_free
 from composer_replication.core.rundir import LAUNCH, RunDir, create_run, open_run
 from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.gguf_file import describe_gguf
+from composer_replication.report.replicas_view import REPLICAS, replica_runs, rounds_of
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 REPLICA_HOME = "RECOMPOSE_REPLICA_HOME"
@@ -85,18 +86,22 @@ def finish_dry(
     *,
     name: str,
     accept_changes: bool,
+    replicas: int = 0,
 ) -> int:
     """End a dry run: print what would be written or, with --resume, resumed."""
     if resumed is None:
         return job.finish(
             {"plan": plan},
             wrote=[job.runs / (name or "<new run>")],
-            next_command=job.command("train"),
+            next_command=job.command("train") + f" --replicas {replicas}" * bool(replicas),
         )
     run, step = resumed
     checked = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
     again = resume_command(
-        job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes
+        job,
+        run.path if step is None else run.checkpoint(step),
+        accept_changes=accept_changes,
+        replicas=replicas,
     )
     return job.finish({"plan": plan, "resume": checked}, wrote=[run.path], next_command=again)
 
@@ -124,6 +129,11 @@ def print_resume(job: Job, run: RunDir, step: int | None) -> None:
     check_free(run.path, task=LAUNCH)
     checkpoints = [pair for pair in run.checkpoints() if step in (None, pair[0])]
     _check_left(job, run, checkpoints)
+    if (run.path / REPLICAS).is_dir():
+        rounds = rounds_of(replica_runs(run.path))
+        newest = f"after round {max(rounds)}" if rounds else "from the first round"
+        job.screen.line(f" resume   {short_path(run.path)}   the replicas go on {newest}")
+        return
     start = (
         f"from {checkpoints[-1][1].name}, {checkpoints[-1][0]} of {job.config.train.steps} steps"
         if checkpoints

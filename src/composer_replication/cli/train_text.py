@@ -15,6 +15,8 @@ from composer_replication.core.channel_names import CHANNELS
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.draws.hint_inputs import views_with_donor
 
+WARNINGS = ("starved", "dead", "clipped", "drift", "restored", "tracker_lost")
+"""The kinds of events that are printed as a warning."""
 COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red", "dead": "red"}
 
 
@@ -66,6 +68,14 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
                 f" note     there is data for {name}, but its weight is 0: set train.{name}.weight",
                 style="yellow",
             )
+    from composer_replication.models.processor import emulates_bfloat16
+
+    if job.config.student.dtype == "bfloat16" and emulates_bfloat16():
+        job.screen.line(
+            " note     this processor has no bfloat16 and emulates it: about ten times slower than"
+            ' student.dtype = "float32"',
+            style="yellow",
+        )
     if (lacking := unfed(job, units)) is not None:
         raise lacking.error()
     plan = {
@@ -162,6 +172,10 @@ class Steps:
         """Set the function that describes the current activity."""
         self.doing = doing
 
+    def go_on_from(self, step: int) -> None:
+        """Set how many steps the run has taken: a resumed one, or one that joined others."""
+        self.done = step
+
     def _wait(self) -> None:
         while not self._over.wait(max(0.0, self._said + self.every_s - time.monotonic())):
             if time.monotonic() - self._said >= self.every_s:
@@ -218,7 +232,7 @@ def step_text(metrics: Mapping[str, Any], *, left_s: float | None) -> str:
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:
     """Print warnings and the layout of the forwards; other events with --verbose."""
-    if event["kind"] in ("starved", "dead", "clipped", "drift", "restored"):
+    if event["kind"] in WARNINGS:
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     elif event["kind"] == "took_over":
         job.screen.line(

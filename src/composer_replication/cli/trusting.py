@@ -131,6 +131,11 @@ def _reader(config: Config) -> Iterator[Line]:
         yield from _asked(config, [config.hints.reader.teacher])
 
 
+def _candidate_reader(config: Config) -> Iterator[Line]:
+    if not config.sites.reader.recorded and config.sites.reader.teacher:
+        yield from _asked(config, [config.sites.reader.teacher])
+
+
 def _teachers(config: Config) -> Iterator[Line]:
     names = (
         [name for name in config.replay.teachers if name != "scripted"]
@@ -167,6 +172,7 @@ USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
     "detectors": _detectors,
     "writers": _writers,
     "reader": _reader,
+    "candidate_reader": _candidate_reader,
     "recipe": _recipe,
     "data_juicer": _data_juicer,
     "teachers": _teachers,

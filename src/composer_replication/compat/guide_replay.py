@@ -38,7 +38,7 @@ from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.data.teachers.open import limits_of
+from composer_replication.data.teachers.open import check_no_batch, limits_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 
 DEFAULT_LEDGER = Path("recompose") / "guide"
@@ -122,8 +122,13 @@ async def replay_trace(
         state.state_id: tuple(map(tool_to_chat, specs))
         for state, specs in zip(all_states, tools_of_states, strict=True)
     }
+    # in the order of the teachers, whoever answered first
+    actions = {
+        state_id: {t.name: answers[t.name] for t in everyone if t.name in answers}
+        for state_id, answers in run.actions.items()
+    }
     return TeacherActions(
-        run.actions, usd=run.usd, families=families, tools=tools_of, problems=dict(+run.problems)
+        actions, usd=run.usd, families=families, tools=tools_of, problems=dict(+run.problems)
     )
 
 
@@ -278,6 +283,7 @@ def _open_teacher(name: str, settings: TeacherSettings) -> OpenAICompatible:
             where="replay_trace(teachers=)",
             fix=f"hand it in: {example}",
         )
+    check_no_batch(name, settings, where="replay_trace(teachers=)")
     with_family = (
         settings
         if settings.family

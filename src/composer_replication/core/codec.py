@@ -8,7 +8,8 @@ written and read in one pass, and a long session never needs a second copy of it
     ["a",1,["x","Let me look."],["c","toolu_1","Read",{"file_path":"a.py"}]]
     ["t",2,["r",0,"import foo"]]
 
-A turn is [role, author, block...] with optional {"tag":...} at the end. Roles: s u a t. Blocks: x
+A turn is [role, author, block...] with optional {"tag":...} at the end ("n" tokens of the prompt,
+"u" the other tokens, "at" the time). Roles: s u a t. Blocks: x
 text, h thinking, c call, r result (the call's ordinal in the session, or its id if the call is not
 in the log), o opaque. The third field of "r" may be followed by true/false (is_error) and image
 types. Short keys keep the file within 1.1 times the text it stores (benchmarks/ingest.py prints the
@@ -35,6 +36,7 @@ from composer_replication.core.site import (
     Decision,
     Hint,
     Preference,
+    ReaderVerdict,
     Site,
 )
 from composer_replication.core.trace import (
@@ -53,6 +55,7 @@ from composer_replication.core.trace import (
     ToolResult,
     ToolSpec,
     Turn,
+    TurnUsage,
 )
 
 T = TypeVar("T")
@@ -128,6 +131,10 @@ def _encode_turn(turn: Turn, authors: dict[str | None, int], ordinals: dict[str,
         extra["tag"] = turn.tag
     if turn.context_tokens:
         extra["n"] = turn.context_tokens
+    if turn.usage is not None:
+        extra["u"] = dataclasses.astuple(turn.usage)
+    if turn.written_at:
+        extra["at"] = turn.written_at
     if turn.sampled is not None:
         extra["ids"], extra["logp"] = turn.sampled.ids, turn.sampled.logprobs
     return [*row, extra] if extra else row
@@ -139,19 +146,37 @@ def _decode_turn(
     extra: dict[str, Any] = row[-1] if isinstance(row[-1], dict) else {}
     blocks = row[2:-1] if extra else row[2:]
     author, tag, context_tokens = authors[row[1]], extra.get("tag", ""), extra.get("n", 0)
+    written_at = extra.get("at", 0.0)
     if (
         not (author is None or isinstance(author, str))
         or not isinstance(tag, str)
         or not isinstance(context_tokens, int)
+        or not isinstance(written_at, int | float)
     ):
-        raise TypeError("an author, tag or number of tokens of another type")
+        raise TypeError("an author, tag, number of tokens or time of another type")
     return Turn(
         role=_LETTER_TO_ROLE[row[0]],
         author=author,
         blocks=tuple(_decode_block(b, call_ids, names) for b in blocks),
         tag=tag,
         context_tokens=context_tokens,
+        usage=_decode_usage(extra["u"]) if "u" in extra else None,
+        written_at=float(written_at),
         sampled=Sampled(tuple(extra["ids"]), tuple(extra["logp"])) if "ids" in extra else None,
+    )
+
+
+def _decode_usage(row: Any) -> TurnUsage:
+    *tokens, usd = row
+    if not all(isinstance(count, int) for count in tokens):
+        raise TypeError("a number of tokens of another type")
+    output, cached, written, kept = tokens
+    return TurnUsage(
+        output_tokens=output,
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        hour_write_tokens=kept,
+        usd=None if usd is None else float(usd),
     )
 
 
@@ -393,7 +418,9 @@ def turn_from_json(value: dict[str, Any]) -> Turn:
         ) from error
 
 
-def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[str, Any]:
+def record_to_json(
+    value: Site | ReaderVerdict | Hint | Answer | Preference | Anchor,
+) -> dict[str, Any]:
     """Encode a record as a flat JSON object without default values; a site carries its id."""
     row = _slim(value) | {name: getattr(value, name) for name in _ALWAYS.get(type(value), ())}
     if isinstance(value, Answer):
@@ -459,6 +486,13 @@ def read_sites(path: Path) -> Iterator[Site]:
         with _in_file(f"{path}:{number}"):
             site = Site(**_typed(Site, value, f"{path}:{number}"))
         yield site
+
+
+def read_verdicts(path: Path) -> Iterator[ReaderVerdict]:
+    """A reader's verdicts of a file; an unknown or missing field raises DataError with file and
+    line."""
+    for number, value in read_lines(path):
+        yield ReaderVerdict(**_typed(ReaderVerdict, value, f"{path}:{number}"))
 
 
 def read_hints(path: Path) -> Iterator[Hint]:

@@ -45,7 +45,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LINK_AGE_S = 60.0
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OURS = re.compile(
-    r"(sessions|sites|hints|answers|reader_answers|preferences|anchors|curated|dropped)\.jsonl"
+    r"(sessions|sites|site_answers|site_verdicts|hints|answers|reader_answers|preferences|anchors"
+    r"|curated|dropped)\.jsonl"
     r"|\w+\.meta\.json|owner\.json|(ingest|audit|replay|replay_plan|curate)\.json|redaction\.key"
     r"|ledger\.sqlite3.*|report\.html|examples|exports|runs|reference|\.(?!git).+"
 )

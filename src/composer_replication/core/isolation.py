@@ -8,8 +8,10 @@ function either puts its layer in force or raises OSError; the caller decides wh
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
+import socket
 import struct
 from typing import NamedTuple
 
@@ -31,7 +33,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_REC, MS_PRIVATE = (
     1 << 18,
 )
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 1, 22, 38, 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+SECCOMP_MODE_FILTER = 2
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
 SECCOMP_KILL_PROCESS, SECCOMP_ERRNO_EPERM, SECCOMP_ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
 
@@ -67,6 +70,9 @@ ALLOWED: dict[str, tuple[int, int]] = {
     "exit_group": (231, 94),
 }
 """System calls that pass the filter, with their numbers on x86_64 and aarch64."""
+
+
+_SET_FLAGS, _UP = 0x8914, 1
 
 
 class Machine(NamedTuple):
@@ -153,6 +159,12 @@ def enter_namespaces(libc: ctypes.CDLL) -> tuple[str, ...]:
         return ("user", *names)
     _check(libc.unshare(flags), "unshare")
     return names
+
+
+def raise_loopback() -> None:
+    """Switch on 127.0.0.1 in this process's network namespace (netdevice(7), SIOCSIFFLAGS)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
 
 
 def enter_empty_root(libc: ctypes.CDLL, machine: Machine) -> None:

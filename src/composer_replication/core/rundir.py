@@ -4,6 +4,7 @@
       run.json                     id, state (running|done|stopped:...|crashed), versions, host, ...
       resolved.json command.txt    the settings that ran; the command that runs them again
       metrics.jsonl events.jsonl   one line per step; events (starved, checkpoint, resume)
+      curriculum.jsonl             success by step and task, where tasks are drawn by it
       data/manifest.json           inputs: path, sha256, rows
       tokens/                      per-token log-probs and divergence of a few watched sites
       samples/step_000040.jsonl    a few rollouts, as sessions
@@ -87,6 +88,11 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def curriculum_jsonl(self) -> Path:
+        """What the student did on each task, by step, where tasks are drawn by its success."""
+        return self.path / "curriculum.jsonl"
+
+    @property
     def events_jsonl(self) -> Path:
         """Events, one per line."""
         return self.path / "events.jsonl"
@@ -127,6 +133,10 @@ class RunDir:
     def evaluation_json(self) -> Path:
         """Rows with intervals and paired differences; absent if no evaluation was run."""
         return self.path / "evaluation.json"
+
+    def evaluated(self, name: str) -> Path:
+        """The sessions of the episodes that one row of the evaluation played."""
+        return self.path / "evaluation" / f"{name}.jsonl"
 
     @property
     def evaluation_logs_json(self) -> Path:

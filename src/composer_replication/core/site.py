@@ -1,4 +1,5 @@
-"""Site, Hint, Answer, Preference, Anchor: the records that the pipeline makes of sessions.
+"""Site, ReaderVerdict, Hint, Answer, Preference, Anchor: the records that the pipeline makes of
+sessions.
 
 Example: in session s1, turn 7 calls read_flie (call c1), and turn 8 is its error result:
 
@@ -19,7 +20,8 @@ from composer_replication.core.trace import Session, ToolCall, Turn
 # of the model: "failed_check" (a correct call whose command failed; it is evidence about an earlier
 # edit), a human's rejection or interrupt, a call cancelled because a parallel sibling failed, a
 # permission rule, the environment (network, rate limit). "recovery" is the turn after an error; it
-# exists only if a user asks for it (sites.site).
+# exists only if a user asks for it (sites.site). "corrected", "undone", "blamed" and "wasted" are
+# found in what happened later (sites.signals); `sites.train_kinds` makes mistakes of them.
 Category = Literal[
     "mistake",
     "failed_check",
@@ -30,15 +32,23 @@ Category = Literal[
     "environment",
     "benign",
     "recovery",
+    "corrected",
+    "undone",
+    "blamed",
+    "wasted",
 ]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 # The only definition of the sites that the hint channel may train on and that a page counts as
 # mistakes: every other place asks `Site.is_target`. A target without a hint, or of an author or a
 # kind that is left out, is not trained on: tokens/turn_roles.py.
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
-LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
+SIGNAL_CATEGORIES = frozenset({"corrected", "undone", "blamed", "wasted"})
+LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"} | SIGNAL_CATEGORIES
 AnchorReason = Literal["agreed", "no_consensus"]
 ANCHOR_REASONS: tuple[str, ...] = get_args(AnchorReason)
+Candidate = tuple[int, str | None, str, tuple[int, ...]]
+"""What a reader is asked about: message, call, the rule that found it, evidence."""
+ReaderOutcome = Literal["mistake", "elsewhere", "wish", "none", "undecided"]
 # The kind of a failure that no rule names. Nobody knows whose fault it is: nothing trains on it.
 UNCLASSIFIED = "unclassified"
 
@@ -49,7 +59,10 @@ class Site:
 
     `call_id` names the failing call inside the message (None: the whole message) and `tool` its
     name. `detail` is the shortest quote that shows the mistake. `flagged` = the log itself marked
-    the result as an error.
+    the result as an error. `rule` names the rule that found a site of `sites.signals`, `confidence`
+    is the share of that rule's sites that are mistakes, moved by a reader's verdict if there is one
+    (None: not of such a rule), and `cost` the tokens that a wasted message and its result took, at
+    four characters each.
     Raises SiteError if evidence is not later than the mistake: a teacher must never see it.
     """
 
@@ -66,6 +79,9 @@ class Site:
     flagged: bool = False
     file: str = ""
     repository: str = ""
+    rule: str = ""
+    confidence: float | None = None
+    cost: int = 0
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:
@@ -87,6 +103,11 @@ class Site:
         return f"{self.session_id}:{self.turn}:{self.call_id or '-'}"
 
     @property
+    def candidate(self) -> Candidate:
+        """What a reader's verdict on this site is about, within its session."""
+        return self.turn, self.call_id, self.rule, self.evidence
+
+    @property
     def is_target(self) -> bool:
         """Whether the message may get a hint and be trained on: the model's own mistake, or the
         turn after an error where a user asked for that."""
@@ -97,6 +118,48 @@ class Site:
         """Whether lm_ce must skip this message: a mistake, a message that a human rejected or cut
         off, or an unclassified error."""
         return self.category in LM_CE_EXCLUDED or self.kind == UNCLASSIFIED
+
+
+def turn_site_id(session_id: str, turn: int) -> str:
+    """The id of a whole message, as answers carry it.
+
+    >>> turn_site_id("s1", 7)
+    's1:7:-'
+    """
+    return f"{session_id}:{turn}:-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderVerdict:
+    """What a reader model makes of a candidate of `sites.signals`, the message `turn`.
+
+    `prior` is the confidence of the candidate's rule. `votes` of `readings` usable answers gave the
+    `outcome`: this message is mistaken ("mistake"), another one is ("elsewhere"), the person has a
+    new wish or changed their mind ("wish"), nothing is mistaken ("none"), or too few agree
+    ("undecided"). `named` is the message that they name, `void` counts unusable answers.
+    Example: ReaderVerdict(session_id="s1", turn=7, kind="user_corrected", rule="corrected_last",
+    evidence=(9,), prior=0.5, outcome="mistake", named=7, votes=2, readings=3)
+    """
+
+    session_id: str
+    turn: int
+    kind: str
+    rule: str
+    evidence: tuple[int, ...]
+    prior: float
+    outcome: ReaderOutcome
+    call_id: str | None = None
+    named: int | None = None
+    votes: int = 0
+    readings: int = 0
+    void: int = 0
+    usd: float = 0.0
+
+    @property
+    def candidate(self) -> Candidate:
+        """What the verdict is about, within its session: a candidate that has changed since has no
+        verdict."""
+        return self.turn, self.call_id, self.rule, self.evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

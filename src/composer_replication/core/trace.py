@@ -97,6 +97,23 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnUsage:
+    """The tokens of one message as its provider reported them, beside `Turn.context_tokens`.
+
+    `cached_tokens` and `cache_write_tokens` are the parts of the prompt that were read from and
+    written to the provider's cache; `hour_write_tokens` is the part of the latter that is kept for
+    an hour, which costs more. `usd` is the price that the log itself names (None: none).
+    Example: TurnUsage(output_tokens=210, cached_tokens=90_000, cache_write_tokens=1_200)
+    """
+
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    hour_write_tokens: int = 0
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One message.
 
@@ -104,7 +121,9 @@ class Turn:
     injected), "environment" (tool results), or None if the log does not say. `role` alone cannot
     tell these apart. `tag` names the kind of injected message ("compact_summary", "command",
     "reminder", "interrupt", "hook", ...). `context_tokens` is the prompt size that the provider
-    reported for an assistant message (0 = not reported).
+    reported for an assistant message (0 = not reported), `usage` the rest of its report, and
+    `written_at` the log's time of the message in seconds since 1970 (0.0 = not logged); neither
+    distinguishes two copies of a message.
     Example: Turn(role="assistant", author="claude-opus-4-5", blocks=(Text("Look:"),))
     """
 
@@ -113,6 +132,8 @@ class Turn:
     blocks: tuple[Block, ...]
     tag: str = ""
     context_tokens: int = 0
+    usage: TurnUsage | None = field(default=None, compare=False)
+    written_at: float = field(default=0.0, compare=False)
     sampled: Sampled | None = None
 
     @property
@@ -161,6 +182,10 @@ class ToolSpec:
     name: str
     description: str = ""
     parameters: Mapping[str, JSON] = field(default_factory=dict)
+
+
+HACK_ATTEMPT, JUDGED = "hack_attempt", "judged"
+"""Kinds of events of a rollout: what it tried instead of its task, and why it earned nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +284,10 @@ class Session:
             raise SessionError(
                 f"segments end at turn {expected}, but there are {n} turns", where=self.id
             )
+
+    def event_texts(self, kind: str) -> tuple[str, ...]:
+        """The texts of its events of one kind, e.g. ("start-up files: conftest.py",)."""
+        return tuple(event.text for event in self.events if event.kind == kind)
 
     def segment_of(self, turn: int) -> Segment:
         """The segment that holds a turn; raises SessionError if there is no such turn."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,7 @@ from composer_replication.evaluation.success import EpisodeResult, play_tasks
 from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import load_weights, weights_sha256
+from composer_replication.rollouts.task_history import TaskHistory
 from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
@@ -62,7 +63,7 @@ class PlayerEpisodes:
     episodes: tuple[EpisodeResult, ...]
 
 
-class _Shown(Protocol):
+class _ShownRow(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -70,7 +71,7 @@ class _Shown(Protocol):
     def weights_sha256(self) -> str: ...
 
 
-Row = TypeVar("Row", bound=_Shown)
+Row = TypeVar("Row", bound=_ShownRow)
 
 
 def player_of(run: RunDir, *, name: str, step: int | None = None) -> Player:
@@ -141,6 +142,22 @@ def check_players(after: Player, others: Sequence[Player]) -> list[str]:
     return notes
 
 
+def check_never_trained(players: Sequence[Player], task_ids: Collection[str]) -> None:
+    """Raise DataError if a task of the evaluation was played while one of the runs trained.
+
+    Runs whose tasks are drawn by success keep what they played in curriculum.jsonl.
+    """
+    for player in players:
+        run = RunDir(player.checkpoint.parent.parent)
+        if trained := sorted(TaskHistory(run.curriculum_jsonl).task_ids & set(task_ids)):
+            raise DataError(
+                f"{player.name} was trained on {trained[0]}, one of the {len(trained)} such tasks"
+                " of this evaluation",
+                where=str(run.curriculum_jsonl),
+                fix="hold out the same repositories in every run: rollouts.repo.held_out",
+            )
+
+
 def play_all(
     players: Sequence[Player],
     *,
@@ -148,14 +165,16 @@ def play_all(
     limits: RolloutSettings,
     seed: int,
     env: str = DEFAULT_ENV,
+    world: RolloutSettings | None = None,
     on_played: Callable[[PlayerEpisodes], None] = lambda shown: None,
 ) -> list[PlayerEpisodes]:
     """Let every player play the same tasks of `env`, `settings.workers` players at a time.
 
-    The episodes do not depend on the number of workers. Raises DataError if a start student has
+    `world` are the settings with which the tasks are opened, `limits` bound the episodes. The
+    episodes do not depend on the number of workers. Raises DataError if a start student has
     changed since its run began, or if two players have the same weights.
     """
-    play = partial(play_one, settings=settings, limits=limits, seed=seed, env=env)
+    play = partial(play_one, settings=settings, limits=limits, seed=seed, env=env, world=world)
     return play_distinct(play, players, workers=settings.workers, on_played=on_played)
 
 
@@ -207,10 +226,11 @@ def play_one(
     limits: RolloutSettings,
     seed: int,
     env: str = DEFAULT_ENV,
+    world: RolloutSettings | None = None,
 ) -> PlayerEpisodes:
     """Load one student from its files and play it; no result is cached between calls."""
     student, renderer = load_player(player)
-    with open_world(env) as source:
+    with open_world(env, settings=world) as source:
         episodes = play_tasks(
             student.model,
             renderer=renderer,

@@ -51,11 +51,11 @@ def evaluation_row(
     """
     _check_tasks(name, episodes)
     n = len(episodes)
-    mistakes = [mistakes_of(episode.session, targeted=targeted) for episode in episodes]
-    calls = [float(sum(len(turn.calls) for turn in episode.session.turns)) for episode in episodes]
+    sessions = [episode.joined_session for episode in episodes]
+    mistakes = [mistakes_of(session, targeted=targeted) for session in sessions]
+    calls = [float(sum(len(turn.calls) for turn in session.turns)) for session in sessions]
     messages = [
-        float(sum(turn.role == "assistant" for turn in episode.session.turns))
-        for episode in episodes
+        float(sum(turn.role == "assistant" for turn in session.turns)) for session in sessions
     ]
     entropies = [
         episode.entropy * episode.tokens if episode.entropy is not None else 0.0
@@ -88,6 +88,7 @@ def evaluation_row(
         "cells": _groups(episodes, partial(cell, families=families)),
         "kinds": _groups(episodes, lambda episode: episode.kind),
         "mistakes": {kind: kinds[kind] / n for kind in sorted(kinds)},
+        **_hacks(episodes),
     }
 
 
@@ -130,8 +131,8 @@ def paired_differences(
     ]
     values: dict[str, Callable[[EpisodeResult], float]] = {
         SUCCESS: lambda p: float(is_success(p)),
-        TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
-        OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
+        TARGETED: lambda p: float(mistakes_of(p.joined_session, targeted=targeted).targeted),
+        OTHER: lambda p: float(mistakes_of(p.joined_session, targeted=targeted).other),
     }
     entries: list[dict[str, Any]] = []
     # One set of draws for all metrics, so that they move together; a family has its own, as it is
@@ -358,6 +359,19 @@ def _family(family: MistakeFamily, episodes: Sequence[EpisodeResult]) -> dict[st
         episode.measures[family.made] > 0 for episode in episodes if episode.measures[family.open]
     ]
     return {f"{family.name}_n": len(is_made), **(_share(family.made, is_made) if is_made else {})}
+
+
+def _hacks(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
+    """The number of episodes in which a judge saw an attempt to cheat, and by kind; {} if no judge
+    looked for any."""
+    if not any("hack_attempts" in episode.measures for episode in episodes):
+        return {}
+    tried = [{text.partition(":")[0] for text in episode.attempts} for episode in episodes]
+    counts = Counter(kind for kinds in tried for kind in kinds)
+    return {
+        "hacked": sum(map(bool, tried)),
+        **({"hacks": {kind: counts[kind] for kind in sorted(counts)}} if counts else {}),
+    }
 
 
 def _groups(

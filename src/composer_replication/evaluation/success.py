@@ -14,6 +14,7 @@ episode is checked for hints afterwards (evaluation/unaided.py). Nothing is cach
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,9 +25,11 @@ import torch
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.core.trace import Session
-from composer_replication.evaluation.unaided import check_replay, check_unaided
-from composer_replication.rollouts.episode import LOST, ChatFormat
+from composer_replication.core.trace import HACK_ATTEMPT, Session
+from composer_replication.evaluation.unaided import check_replay, check_task_is_told, check_unaided
+from composer_replication.rollouts.chat_format import ChatFormat
+from composer_replication.rollouts.episode import LOST, episode_name
+from composer_replication.rollouts.episode_sessions import join_conversations
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.task_source import TaskSource, UnseenTask
@@ -44,6 +47,7 @@ class EpisodeResult:
     `ended` is "done" if the environment ended it. `entropy` is in nats per sampled token, None if
     the player sampled no tokens; it is estimated as the mean of -log p of the sampled tokens, which
     is unbiased at temperature 1 only. `measures` are the environment's counts, see `Env.measures`.
+    `later` are its other conversations: behind a summary, or of an agent program.
     """
 
     task_id: str
@@ -54,6 +58,18 @@ class EpisodeResult:
     entropy: float | None
     tokens: int
     session: Session
+    later: tuple[Session, ...] = ()
+
+    @property
+    def attempts(self) -> tuple[str, ...]:
+        """What its judge saw of attempts to cheat, e.g. ("start-up files: conftest.py",)."""
+        sessions = (self.session, *self.later)
+        return tuple(text for session in sessions for text in session.event_texts(HACK_ATTEMPT))
+
+    @property
+    def joined_session(self) -> Session:
+        """All of it as one session, to count in."""
+        return join_conversations((self.session, *self.later))
 
 
 def is_success(episode: EpisodeResult) -> bool:
@@ -85,7 +101,7 @@ def play_tasks(
     )
     envs = [task.make() for task in tasks]
     with one_thread():
-        rollouts = sample_rollouts(
+        rollouts = (source.sampler or sample_rollouts)(
             model,
             envs,
             renderer=renderer,
@@ -94,14 +110,23 @@ def play_tasks(
             label=LABEL,
             stats=stats,
         )
+    episodes = [list(part) for _, part in itertools.groupby(rollouts, key=episode_name)]
     chat_format = ChatFormat.of(renderer, author=author)
-    for task, rollout in zip(tasks, rollouts, strict=True):
-        if rollout.ended in LOST:
+    for task, (rollout, *_) in zip(tasks, episodes, strict=True):
+        if rollout.ended in LOST or not source.replayable:
             continue  # its environment failed or hung: a replay would, too
         check_replay(rollout, task, chat_format=chat_format)
     return [
-        episode_result(task, r.session, measures=r.measures, ended=r.ended)
-        for task, r in zip(tasks, rollouts, strict=True)
+        episode_result(
+            task,
+            first.session,
+            measures=first.measures,
+            ended=first.ended,
+            program=source.sampler is not None,
+            later=[rollout.session for rollout in later],
+            max_chars=sampling.limits.max_result_chars,
+        )
+        for task, (first, *later) in zip(tasks, episodes, strict=True)
     ]
 
 
@@ -135,18 +160,37 @@ def check_split(tasks: Sequence[UnseenTask]) -> None:
 
 
 def episode_result(
-    task: UnseenTask, session: Session, *, measures: Mapping[str, float], ended: str
+    task: UnseenTask,
+    session: Session,
+    *,
+    measures: Mapping[str, float],
+    ended: str,
+    program: bool = False,
+    later: Sequence[Session] = (),
+    max_chars: int = 0,
 ) -> EpisodeResult:
-    """The result of a finished episode.
+    """The result of a finished episode; of an agent program's (`program`) the words around the task
+    are its own, so only the task is looked for in it. Else the sessions in `later` go on behind
+    summaries, which were cut at `max_chars`.
 
     Raises ConfigError for a training task, DataError if the context held a hint.
     """
     check_split([task])
-    if ended not in LOST:
+    if ended not in LOST and program:
+        check_task_is_told(session, task)
+    elif ended not in LOST:
         check_unaided(session, task)
+        for before, behind in itertools.pairwise((session, *later)):
+            check_unaided(behind, task, summary=before.turns[-1], max_chars=max_chars)
     if session.outcome is None:
         raise DataError("the episode has no reward", where=session.id, fix="play it to its end")
-    sampled_turns = [turn.sampled for turn in session.turns if turn.sampled is not None]
+    played = (session, *(other for other in later if other.outcome is not None))
+    sampled_turns = [
+        turn.sampled
+        for conversation in played
+        for _, turn in conversation.assistant_turns()
+        if turn.sampled is not None
+    ]
     tokens = sum(len(sampled.ids) for sampled in sampled_turns)
     return EpisodeResult(
         task_id=task.id,
@@ -159,6 +203,7 @@ def episode_result(
         else None,
         tokens=tokens,
         session=session,
+        later=tuple(later),
     )
 
 

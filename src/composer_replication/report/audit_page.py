@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer_replication.report.answers_section import ANSWERS, answers_section
+from composer_replication.report.audit_top import (
+    audit_top,
+    cost_text,
+    rules_section,
+    stopped_section,
+    where_section,
+)
+from composer_replication.report.audit_view import AuditView
 from composer_replication.report.html import Html, document, el, join, table
+from composer_replication.report.kind_titles import kind_title
+from composer_replication.report.limits import PageLimits, cut_end
+from composer_replication.report.packed_list import half_for_answers, with_less
 from composer_replication.report.page import (
     MAX_BYTES,
     bar_table,
@@ -16,26 +28,48 @@ from composer_replication.report.page import (
     section,
     section_links,
 )
-from composer_replication.report.sites_section import PageLimits, cut_end, sites_section
+from composer_replication.report.reader_view import reader_section, reader_total
+from composer_replication.report.sites_section import site_link, sites_section
 
 
 def audit_page(
-    work: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int = MAX_BYTES
+    work: Mapping[str, Any],
+    *,
+    view: AuditView | None = None,
+    folder_flags: str = "",
+    max_bytes: int = MAX_BYTES,
 ) -> str:
-    """The page of `work_view`.
+    """The page of `work_view`, led by the sentences of the audit.
 
     `folder_flags` are the flags with which `recompose show` reads the same folder.
     """
     return fit_page(
-        lambda limits, note: _draw(work, folder_flags, limits, note), max_bytes=max_bytes
+        lambda limits, note: _draw(work, view, folder_flags, limits, note), max_bytes=max_bytes
     )
 
 
-def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
+def _draw(
+    work: Mapping[str, Any],
+    view: AuditView | None,
+    folder_flags: str,
+    limits: PageLimits,
+    note: str,
+) -> str:
+    answers = answers_section(_of_chosen_sessions(work, view), half_for_answers(limits))
     sections = [
-        ("kinds", "What goes wrong", _kinds(work, limits)),
-        ("where", "Where it goes wrong", _where(work, limits)),
+        *(_audited(view, limits) if view is not None else ()),
+        ("kinds", "What goes wrong", _kinds(work, view, limits)),
+        (
+            "where",
+            "Where it goes wrong",
+            _where(work, limits) if view is None else where_section(view, limits),
+        ),
         ("apart", "Not mistakes of the model", _apart(work, limits)),
+        *(
+            [("reader", "What a reader model says of them", reader_section(work["reader"]))]
+            if work["reader"]
+            else []
+        ),
         (
             "funnel",
             "From logs to what could be trained on",
@@ -45,13 +79,13 @@ def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
             "sites",
             "Sites",
             sites_section(
-                work["shown"],
-                total=work["sites"],
+                _with_costs(work["shown"], view),
                 probe=None,
-                limits=limits,
+                limits=with_less(limits, answers),
                 folder_flags=folder_flags,
             ),
         ),
+        *([("answers", ANSWERS, answers)] if answers is not None else []),
         ("next", "What to do next", _next_steps(work, folder_flags)),
     ]
     if lifts := _lifts(work["audit"] or {}):
@@ -63,11 +97,13 @@ def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
             el("h1", "What your agent does wrong"),
             el(
                 "p",
-                "An audit of imported logs. Nothing was trained, and no model was asked.",
+                f"An audit of imported logs{_choice(view)}. Nothing was trained, and "
+                + (reader_total(work["reader"]) if work["reader"] else "no model was asked")
+                + (" to write it." if answers is not None and not work["reader"] else "."),
                 cls="quiet",
             ),
             el("p", note, cls="note") if note else None,
-            _headline(work),
+            _headline(work) if view is None else audit_top(view),
             section_links([(anchor, title) for anchor, title, _ in sections]),
             [section(anchor, title, body) for anchor, title, body in sections],
         ),
@@ -78,6 +114,48 @@ def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
             f" from {work['path']}. One file; it loads nothing and sends nothing.",
         ),
     )
+
+
+def _choice(view: AuditView | None) -> str:
+    """Which sessions the audit is of, if it is not of all."""
+    if view is None:
+        return ""
+    since = f", of sessions that ended on {view.since} or later" if view.since else ""
+    return since + (f", of {view.project}" if view.project else "")
+
+
+def _audited(view: AuditView, limits: PageLimits) -> list[tuple[str, str, Html]]:
+    return [
+        ("rules", "Rules that the counts support", rules_section(view)),
+        ("stopped", "What people stopped", stopped_section(view.stopped, limits)),
+    ]
+
+
+def _of_chosen_sessions(work: Mapping[str, Any], view: AuditView | None) -> Mapping[str, Any]:
+    """The work folder with the answers at turns of the sessions that the audit is of."""
+    if view is None or not (view.since or view.project):
+        return work
+    answered = [row for row in work["answered"] if row["session"] in view.session_ids]
+    return {**work, "answered": answered}
+
+
+def _with_costs(
+    shown: Sequence[Mapping[str, Any]], view: AuditView | None
+) -> list[Mapping[str, Any]]:
+    """The sites with their days and new tokens, where the audit knows them."""
+    if view is None:
+        return list(shown)
+    if view.since or view.project:  # the audit is of some sessions: so is its list
+        shown = [row for row in shown if row["site"]["id"] in view.site_spend]
+    costs = {site: round(spend.new_tokens) for site, spend in view.site_spend.items()}
+    return [
+        {
+            **row,
+            "day": view.site_days.get(row["site"]["id"], "") or row.get("day", ""),
+            "tokens": costs.get(row["site"]["id"], 0),
+        }
+        for row in shown
+    ]
 
 
 def _headline(work: Mapping[str, Any]) -> Html:
@@ -94,15 +172,29 @@ def _headline(work: Mapping[str, Any]) -> Html:
     return el("div", [el("div", el("b", value), label) for value, label in rows], cls="big")
 
 
-def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
+def _kinds(work: Mapping[str, Any], view: AuditView | None, limits: PageLimits) -> Html:
     if not work["kinds"]:
         return el("p", "No mistaken message was found.")
+    costs = {kind.kind: kind.spend for kind in view.kinds} if view is not None else {}
     columns = (
-        ("name", "kind of mistake"),
+        ("title", "kind of mistake"),
         ("count", "sites"),
         ("hinted", "with a hint"),
+        *((("cost", "cost"),) if any(spend.tokens for spend in costs.values()) else ()),
         ("tools", "tools"),
     )
+    rows = [
+        {
+            **row,
+            "title": join(
+                site_link(kind_title(row["name"]), kind=row["name"]),
+                " ",
+                el("code", cut_end(row["name"], 80)),
+            ),
+            "cost": cost_text(costs[row["name"]]) if row["name"] in costs else "–",
+        }
+        for row in work["kinds"]
+    ]
     without = "" if work["hints_written"] else " No hints have been written yet."
     return join(
         el(
@@ -111,7 +203,7 @@ def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
             " that followed is its evidence.",
             without,
         ),
-        bar_table(work["kinds"], columns, limits=limits, caption="kinds of mistakes"),
+        bar_table(rows, columns, limits=limits, caption="kinds of mistakes"),
     )
 
 
@@ -197,13 +289,20 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
         return el("p", "Nothing else looked like an error.")
     columns = (
         ("category", "category"),
-        ("kind", "kind"),
+        ("title", "kind"),
         ("count", "sites"),
         ("why", "why it is kept apart"),
     )
     return join(
         el("p", "These look like errors in a log. None of them is trained on by default."),
-        bar_table(work["apart"], columns, limits=limits),
+        bar_table(
+            [
+                {**row, "title": site_link(kind_title(row["kind"]), kind=row["kind"])}
+                for row in work["apart"]
+            ],
+            columns,
+            limits=limits,
+        ),
     )
 
 

@@ -40,7 +40,9 @@ FORMS = {
 class Card:
     """The facts of a card.
 
-    `evaluations` are (title, sentence, reasons), `commands` (purpose, command line).
+    `evaluations` are (title, sentence, reasons), `successes` the rows before, placebo, after and so
+    on as (name, episodes, success with its interval), `commands` (purpose, command line),
+    `reproduce` is the command that ran.
     """
 
     name: str
@@ -56,7 +58,9 @@ class Card:
     live: bool = False
     nulled: Sequence[str] = ()
     evaluations: Sequence[tuple[str, str, Sequence[str]]] = ()
+    successes: Sequence[tuple[str, int, str]] = ()
     commands: Sequence[tuple[str, str]] = ()
+    reproduce: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     base_name: str = ""
@@ -142,6 +146,14 @@ def model_card(card: Card) -> str:
             for title, sentence, reasons in card.evaluations
         ],
         "" if card.evaluations else NO_EVALUATION,
+        (
+            _table(
+                [(code(name), n, markdown_text(text)) for name, n, text in card.successes],
+                head=("row", "episodes", "success"),
+            )
+            if card.successes
+            else ""
+        ),
         "\n## How to serve it\n",
         (
             f"Serve it with the chat template in this folder ({code(card.family)}), with which it"
@@ -155,7 +167,11 @@ def model_card(card: Card) -> str:
         *[f"- {markdown_text(note)}" for note in card.notes],
         f"- seed {card.seed}; hash of the weights {code(card.weights_sha256)}",
         f"- {versions}" if versions else "",
-        "- settings and the rest: `recompose.json`",
+        (
+            f"- trained by {code(card.reproduce)}, with the settings in `recompose.json`"
+            if card.reproduce
+            else "- settings and the rest: `recompose.json`"
+        ),
     ]
     return "\n".join(part for part in parts if part) + "\n"
 

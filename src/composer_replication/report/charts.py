@@ -83,6 +83,7 @@ def line_chart(
         plot.axes(),
         [plot.tick(step, status) for step, status in ticks],
         [plot.line(line) for line in thinned if line.points],
+        el("line", x1=0, x2=0, y1=TOP, y2=HEIGHT - BOTTOM, cls="cursor"),
     ]
     keys = (
         [el("span", line.name, cls=f"key {line.colour}") for line in thinned]
@@ -95,8 +96,16 @@ def line_chart(
         if line.points
     )
     label = f"{title}: {ranges or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
-    svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
-    return el("figure", head, svg, el("div", keys, cls="keys") if keys else None, cls="card")
+    svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", tabindex=0, aria_label=label)
+    return el(
+        "figure",
+        head,
+        svg,
+        el("div", keys, cls="keys") if keys else None,
+        el("output", aria_live="polite"),
+        cls="card curves",
+        data_unit="step",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +170,11 @@ class _Plot:
         )
 
     def line(self, line: Line) -> Html:
+        """The line, with its values ("x:step:value") for the script that reads them at a point."""
+        values = " ".join(
+            f"{self.x(step):g}:{axis_label(step)}:{axis_label(value)}"
+            for step, value in line.points
+        )
         if len(line.points) == 1:
             step, value = line.points[0]
             return el(
@@ -170,9 +184,17 @@ class _Plot:
                 cy=self.y(value),
                 r=3,
                 cls=f"dot {line.colour}",
+                data_name=line.name,
+                data_values=values,
             )
         points = " ".join(f"{self.x(step)},{self.y(value)}" for step, value in line.points)
-        return el("polyline", el("title", line.name), points=points, cls=f"line {line.colour}")
+        return el(
+            "polyline",
+            points=points,
+            cls=f"line {line.colour}",
+            data_name=line.name,
+            data_values=values,
+        )
 
 
 def interval_chart(

@@ -15,6 +15,10 @@ CATEGORIES = {
     "permission": "a permission rule stopped the call",
     "environment": "the environment failed (network, rate limit), not the model",
     "benign": "an answer that looks like an error but is not one (for example: no match)",
+    "corrected": "the person's next message said that it was wrong",
+    "undone": "an edit that was taken back later",
+    "blamed": "an edit after which a test, lint or build failed at its lines",
+    "wasted": "a reading or command that could bring nothing new",
 }
 
 # Kinds whose reason differs from that of their category.
@@ -76,15 +80,43 @@ REASONS = {
     "preference/same_tokens": "both sides are the same tokens",
 }
 
-# The outcomes, other than a pair, of a turn that `replay` asked about.
+# What came of a turn that `replay` went over.
 ANSWERED = {
+    "pair": "others agree on another action: a preference",
     "agreed": "others did the same: an anchor",
     "no_consensus": "others do not agree among themselves: an anchor",
     "outvoted": "most others did something else, too few for a pair",
     "chosen_fails": "others agree on an action that raises an error here: no preference",
+    "no_evidence": "others agree, and nothing but their agreement speaks for it",
     "after_error": "the turn after an error, to which the environment had already replied",
     "erred": "its own call raised an error: never an anchor",
     "too_few_families": "fewer than two families answered",
+    "no_judge": "only a judge could tell, and none may be asked here",
+    "not_asked": "nobody was asked about it",
+    "copied": "also in another session",
+    "interrupted": "a person interrupted it",
+    "no_text_or_call": "it holds neither text nor a call",
+    "no result": "neither a pair nor an anchor; the replay of this folder did not record why",
+}
+
+# Why a usable answer has no vote.
+NO_VOTES = {
+    "own_family": "no vote: the family that wrote the log",
+    "divided": "no vote: its family gave another action as often or more often",
+    "no_action": "no vote: neither text nor a call",
+    "not_weighed": "not weighed: nothing to compare it with",
+    "unsure": "no vote: less certain than replay.min_confidence",
+    "not_recorded": "the replay of this folder did not record who voted",
+}
+
+# Why an answer cannot be used; "curate: ..." is the recipe's own reason.
+PROBLEMS = {
+    "cut_off": "it ends at the limit of tokens",
+    "empty": "it holds neither text nor a call",
+    "refused": "the model refused to answer",
+    "bad_arguments": "arguments of a call are not JSON",
+    "unknown_tool": "it calls a tool that is not on offer",
+    "no_name": "a call without a tool's name",
 }
 
 FLAT = "all rollouts of the group have the same reward: nothing to learn from their differences"

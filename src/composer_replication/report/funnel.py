@@ -24,7 +24,15 @@ from composer_replication.report.explanations import (
     UNUSED,
 )
 
-NO_RESULT = ("outvoted", "chosen_fails", "after_error", "erred", "too_few_families")
+NO_RESULT = (
+    "outvoted",
+    "chosen_fails",
+    "no_evidence",
+    "after_error",
+    "erred",
+    "too_few_families",
+    "no_judge",
+)
 """Outcomes of turns that were asked about but gave neither a pair nor an anchor."""
 UNEXPLAINED = "not accounted for by the files"
 EPISODES = "rollouts/episodes"
@@ -179,7 +187,7 @@ def preference_chain(
             (
                 "no result",
                 num_without_result,
-                "neither a pair nor an anchor; the replay of this folder did not record why",
+                ANSWERED["no result"],
             )
         )
     chain = [

@@ -5,7 +5,8 @@ content cannot become an element or an attribute.
 
 Only the elements and attributes listed below can be written: no event handlers, no style
 attributes, no links except within the page. The content security policy allows one inline style
-sheet and one inline script, by their hashes, and forbids everything else.
+sheet and one inline script, by their hashes, and forbids everything else. Long content travels
+packed (`packed`): the script inserts only what `el` wrote.
 """
 
 from __future__ import annotations
@@ -13,21 +14,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
+import re
+import zlib
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
+from typing import Any
 
 from composer_replication.core.harmless import harmless
 
 _NAMES = """
-a article aside b br button caption code dd details div dl dt em figcaption figure footer
-h1 h2 h3 header li main nav ol output p pre section small span strong summary table tbody
-td th thead tr ul svg g line path polyline rect circle text title
+a article aside b br button caption code dd del details div dl dt em figcaption figure footer
+h1 h2 h3 header input ins label li main nav ol option output p pre section select small span strong
+summary table tbody td th thead tr ul svg g line path polyline rect circle text title
 """
 _ATTRIBUTES = """class id href title role lang scope colspan tabindex hidden open type
-viewBox width height x y x1 x2 y1 y2 cx cy r points rx preserveAspectRatio focusable"""
+value autocomplete spellcheck viewBox width height x y x1 x2 y1 y2 cx cy r points rx
+preserveAspectRatio focusable"""
 ELEMENTS, ATTRIBUTES = frozenset(_NAMES.split()), frozenset(_ATTRIBUTES.split())
 PREFIXES = ("aria-", "data-")
-VOID = frozenset({"br"})
+VOID = frozenset({"br", "input"})
+SCRIPTS = ("page.js", "lists.js")
+_PACKED = re.compile(r'<script type="text/plain" id="[\w-]+">([^<]*)</script>')
 
 
 class Html(str):
@@ -91,18 +99,23 @@ def el(name: str, *children: Child, **attributes: str | int | float | bool | Non
 def table(
     rows: Iterable[Iterable[Child]],
     *,
-    head: Iterable[Child],
+    head: Sequence[Child],
     numbers: Iterable[int] = (),
     caption: str = "",
 ) -> Html:
     """A table with one header row and right-aligned columns `numbers`.
 
-    On a narrow screen it scrolls sideways.
+    On a narrow screen each row is a block, its cells below each other with their headings.
     """
     right = set(numbers)
 
+    names = [str(name) if isinstance(name, str) else "" for name in head]
+
     def cells(row: Iterable[Child]) -> list[Html]:
-        return [el("td", cell, cls="number" if i in right else None) for i, cell in enumerate(row)]
+        return [
+            el("td", cell, cls="number" if i in right else None, data_label=names[i] or None)
+            for i, cell in enumerate(row)
+        ]
 
     top = el(
         "tr",
@@ -136,18 +149,45 @@ def listed_counts(rows: Sequence[tuple[str, int]], *, most: int) -> str:
     return counts + (f", and {len(rows) - most} more" if len(rows) > most else "")
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun.
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """A count with its noun; `nouns` if its plural is not made with an s.
 
-    >>> plural(1, "turn"), plural(2, "turn")
-    ('1 turn', '2 turns')
+    >>> plural(1, "turn"), plural(2, "turn"), plural(2, "launch", "launches")
+    ('1 turn', '2 turns', '2 launches')
     """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def asset(name: str) -> str:
-    """The text of page.css or page.js."""
+    """The text of page.css, page.js or lists.js."""
     return (files("composer_replication.report") / name).read_text("utf-8")
+
+
+def script_text() -> str:
+    """The script of every page."""
+    return "".join(map(asset, SCRIPTS))
+
+
+def packed(name: str, value: Any) -> Html:
+    """A value that the script unpacks: JSON, deflated, in base64, as a block that cannot run."""
+    if not name.replace("-", "").isalnum():
+        raise ValueError(f"no name for packed data: {name!r}")
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    deflated = zlib.compress(text.encode("utf-8", "replace"), 9, wbits=-15)
+    data = base64.b64encode(deflated).decode("ascii")
+    return Html(f'<script type="text/plain" id="{name}">{data}</script>')
+
+
+def unpacked(page: str) -> list[str]:
+    """The JSON texts that a page holds packed.
+
+    >>> unpacked(packed("sites-data", ["a < b"]))
+    ['["a < b"]']
+    """
+    return [
+        zlib.decompress(base64.b64decode(data), wbits=-15).decode("utf-8")
+        for data in _PACKED.findall(page)
+    ]
 
 
 def _source(text: str) -> str:
@@ -158,13 +198,13 @@ def _source(text: str) -> str:
 
 def document(title: str, *body: Child) -> str:
     """A complete page: one file that sends no request and runs no other script."""
-    style, script = asset("page.css"), asset("page.js")
+    style, script = asset("page.css"), script_text()
     policy = (
         f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri"
         " 'none'; form-action 'none'"
     )
     return (
-        '<!doctype html>\n<html lang="en" data-step="last">\n<head>\n<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en" data-step="first">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer"'

@@ -9,6 +9,7 @@ from typing import Any
 from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
 from composer_replication.report.html import Html, el, join, plural, table
+from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.logs_view import (
     OK,
     RECURRENCE,
@@ -18,7 +19,7 @@ from composer_replication.report.logs_view import (
     share_with_interval,
 )
 from composer_replication.report.page import fact_list
-from composer_replication.report.sites_section import PageLimits, cut_end, turn_block
+from composer_replication.report.site_article import turn_block
 
 CLAIMS = {"fewer": "better", "more": "worse", "nothing": "nothing"}
 NO_SITES = "The messages at these sites were not kept: evaluate again to see them."
@@ -60,6 +61,11 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
         _paired(view["paired"]),
         _sites(view, limits),
     )
+
+
+def logs_chart(view: Mapping[str, Any]) -> Html | None:
+    """How often the log's mistake came back, before and after, with intervals."""
+    return _rows_chart(view["rows"], RECURRENCE)
 
 
 def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:

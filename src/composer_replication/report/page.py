@@ -8,7 +8,7 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.report.charts import bar
 from composer_replication.report.html import Child, Html, el, join, listed_counts, table
-from composer_replication.report.sites_section import PageLimits, cut_end
+from composer_replication.report.limits import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
 CUT_NOTE = (
@@ -23,7 +23,7 @@ def fit_page(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYT
     `draw` gets the limits and a note for the reader, which is empty unless the page was cut. Raises
     DataError if even the narrowest page is too large.
     """
-    limits, note = PageLimits(), ""
+    limits, note = PageLimits(site_bytes=max_bytes * 3 // 4), ""
     while True:
         page = draw(limits, note)
         if len(page.encode("utf-8")) <= max_bytes:
@@ -97,7 +97,7 @@ def _with_bar(cells: Sequence[Child], drawn: Child, at: int) -> list[Child]:
 
 
 def _cell(value: Any) -> Child:
-    return cut_end(value, 160) if isinstance(value, str) else value
+    return cut_end(value, 160) if isinstance(value, str) and not isinstance(value, Html) else value
 
 
 def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:

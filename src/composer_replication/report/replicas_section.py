@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.report.charts import Line, line_chart
-from composer_replication.report.html import Html, el, join, table
+from composer_replication.report.html import Html, el, join, plural, table
+from composer_replication.report.replicas_view import last_to_come
 
 SHOWN_ROUNDS = 40
-_HEAD = ("round", "after step", "took part", "MB", "requests", "longest wait, s", "KL", "drift")
+_HEAD = (
+    *("round", "after step", "took part", "last to come", "MB", "requests", "longest wait, s"),
+    *("KL", "drift"),
+)
+_MEANINGS = (
+    "KL: of each replica to the common weights, before it took them; the largest. Drift: how far"
+    " the moves lay from their mean, over the mean's length; 0 = all alike, the square root of"
+    " their number less one = nothing in common."
+)
 
 
 def replicas_section(view: Mapping[str, Any]) -> Html:
@@ -20,14 +29,20 @@ def replicas_section(view: Mapping[str, Any]) -> Html:
     kl = [(step, facts["kl"]) for step, facts in points if facts["kl"] is not None]
     return join(
         [
-            el("p", _summary(view)),
+            el("p", summary_text(view)),
             table(
                 [
-                    (r["slot"], r["state"], r["took_part"], r["steps"], r["launches"])
+                    (
+                        *(r["slot"], r["state"], r["took_part"], r["late"], r["refused"]),
+                        *(f"{r['wait_s']:.2f}", r["steps"], r["launches"]),
+                    )
                     for r in view["replicas"]
                 ],
-                head=("slot", "state", "rounds", "last step", "launches"),
-                numbers=(0, 2, 3, 4),
+                head=(
+                    *("slot", "state", "rounds", "too late", "refused", "waited, s"),
+                    *("last step", "launches"),
+                ),
+                numbers=(0, 2, 3, 4, 5, 6, 7),
                 caption="the replicas",
             ),
             el(
@@ -45,27 +60,42 @@ def replicas_section(view: Mapping[str, Any]) -> Html:
             table(
                 [_row(facts) for facts in rounds[-SHOWN_ROUNDS:]],
                 head=_HEAD,
-                numbers=(0, 1, 3, 4, 5, 6, 7),
+                numbers=(0, 1, 3, 4, 5, 6, 7, 8),
                 caption=f"rounds, the last {min(SHOWN_ROUNDS, len(rounds))} of {len(rounds)}",
             ),
+            el("p", _MEANINGS),
         ]
     )
 
 
-def _summary(view: Mapping[str, Any]) -> str:
-    """What to look at first."""
-    rounds = view["rounds"]
+def summary_text(view: Mapping[str, Any]) -> str:
+    """What to look at first.
+
+    >>> wait = {"bytes": 2000000, "late": [], "refused": {}, "wait_s": 1.0}
+    >>> view = {"rounds": [wait], "diverged": [], "stalls": [], "together": False}
+    >>> summary_text({**view, "replicas": [{"slot": 2, "wait_s": 1.0}]})[:58]
+    'replica 2 (what the others wrote down is not in this run):'
+    """
+    rounds, diverged = view["rounds"], view["diverged"]
     size = sum(facts["bytes"] for facts in rounds) / 1e6
-    missed = sum(facts["missed"] for facts in rounds)
+    late = sum(len(facts["late"]) for facts in rounds)
     refused = sum(len(facts["refused"]) for facts in rounds)
-    diverged = view["diverged"]
-    apart = "in every round all replicas had the same weights, bit for bit"
-    if diverged:
-        apart = f"the replicas' weights DIFFERED after rounds {diverged}"
-    stalls = f"; rounds that stalled: {view['stalls']}" if view["stalls"] else "; no round stalled"
+    if not view["together"]:
+        slot = view["replicas"][0]["slot"]
+        who = f"replica {slot} (what the others wrote down is not in this run): "
+        apart = "after every round its weights were the committed ones, bit for bit"
+    elif diverged:
+        who, apart = "", f"the replicas' weights DIFFERED after rounds {diverged}"
+    else:
+        who, apart = "", "after every round all replicas had the same weights, bit for bit"
+    stalls = (
+        f"rounds with five times the usual wait: {', '.join(map(str, view['stalls']))}"
+        if view["stalls"]
+        else "no round stalled"
+    )
     return (
-        f"{len(rounds)} rounds, {size:.2f} MB up and down; {apart}; {missed} moves came too late,"
-        f" {refused} were refused{stalls}."
+        f"{who}{plural(len(rounds), 'round')}, {size:.2f} MB up and down; {apart};"
+        f" {plural(late, 'move')} came too late, {refused} were refused; {stalls}."
     )
 
 
@@ -75,6 +105,7 @@ def _row(facts: Mapping[str, Any]) -> tuple[Any, ...]:
         facts["round"],
         facts["step"],
         ", ".join(str(slot) for slot in facts["slots"]),
+        "" if (last := last_to_come(facts)) is None else last,
         f"{facts['bytes'] / 1e6:.2f}",
         facts["requests"],
         f"{facts['wait_s']:.2f}",

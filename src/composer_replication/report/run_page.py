@@ -6,11 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_replication.report.charts import Line, interval_chart, line_chart
-from composer_replication.report.evaluation_section import signed
+from composer_replication.report.answers_section import ANSWERS, answers_section
+from composer_replication.report.charts import Line, line_chart
 from composer_replication.report.explanations import CHANNELS, STATUSES
-from composer_replication.report.html import Child, Html, document, el, join, plural, table
+from composer_replication.report.html import Child, Html, document, el, join, table
+from composer_replication.report.judged_section import (
+    hacks_section,
+    refused_table,
+    session_block,
+)
+from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.logs_section import logs_section
+from composer_replication.report.packed_list import half_for_answers, with_less
 from composer_replication.report.page import (
     MAX_BYTES,
     fact_list,
@@ -23,8 +30,8 @@ from composer_replication.report.page import (
     section_links,
 )
 from composer_replication.report.replicas_section import replicas_section
-from composer_replication.report.run_view import is_number
-from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
+from composer_replication.report.result_section import lead_sentence, result_section, run_top
+from composer_replication.report.sites_section import sites_section
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
 # Metrics that say more than the loss; they replace it in the channel's chart if they exist.
@@ -35,24 +42,6 @@ LOSS = {
     "hint": "divergence from the hinted model, nats per token",
     "preference": "DPO loss per pair",
 }
-COLUMNS = ("name", "n", "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
-ENDS = ("_low", "_high")
-GROUPS = {
-    "families": "families of mistakes: share of the episodes (n) in which each was possible",
-    "cells": (
-        "success by what a task holds: A = another name than the habit's, B = a file to be found"
-    ),
-    "kinds": "success by kind of task",
-    "mistakes": "mistakes per episode, by kind",
-}
-NO_EVALUATION = (
-    "No evaluation was run, so nothing is claimed about the trained model. A falling loss is not"
-    " evidence of learning."
-)
-ON_LOGS = (
-    "Evaluated only at held-out mistakes of your own logs (the section below); no tasks were"
-    " played."
-)
 IMPORTED = (
     "training on them is context distillation, and the terms of the model that wrote a log may"
     " restrict it."
@@ -65,6 +54,7 @@ LOUD = (
     "lost",
     "handover_failed",
     "torn_line",
+    "tracker_lost",
     "resume",
     "guard",
     "restored",
@@ -82,17 +72,29 @@ def run_page(view: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int 
 
 
 def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
+    answers = answers_section(view["work"], half_for_answers(limits))
     parts: list[tuple[str, str, Html | None]] = [
-        ("result", "Did it work?", _result(view["evaluation"], view["logs"])),
+        ("result", "Did it work?", result_section(view["evaluation"], view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
         ("replicas", "Replicas", replicas_section(view["replicas"]) if view["replicas"] else None),
         ("data", "Where the data went", _data(view)),
-        ("sites", "Sites", _sites(view, folder_flags, limits)),
+        ("sites", "Sites", _sites(view, folder_flags, with_less(limits, answers))),
+        ("answers", ANSWERS, answers),
         (
             "samples",
             "Rollouts",
             _samples(view["samples"], limits) if view["samples"]["sessions"] else None,
+        ),
+        (
+            "hacks",
+            "Attempts to cheat",
+            hacks_section(view["hack_attempts"], limits) if view["hack_attempts"] else None,
+        ),
+        (
+            "refused",
+            "Why evaluated episodes earned nothing",
+            refused_table(view["refused"], limits) if view["refused"] else None,
         ),
         ("settings", "Settings, and how to run it again", _settings(view, limits)),
     ]
@@ -118,6 +120,8 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
         el(
             "main",
             el("h1", f"Run {view['id']}"),
+            el("p", lead_sentence(view), cls="lead"),
+            run_top(view, limits),
             head,
             [el("p", text, cls="note") for text in (note, running) if text],
             section_links([(anchor, title) for anchor, title, _ in shown_parts]),
@@ -135,184 +139,6 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
 def _time(text: str | None) -> str:
     return (text or "").replace("T", " ").split(".")[0] + (
         " UTC" if text and text.endswith("+00:00") else ""
-    )
-
-
-# ---- did it work ----
-
-
-def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None) -> Html:
-    if evaluation is None and logs is not None:
-        return el("div", el("p", f"{ON_LOGS} {logs['verdict']['sentence']}"), cls="verdict nothing")
-    if evaluation is None:
-        return el(
-            "div",
-            el("p", NO_EVALUATION),
-            el(
-                "p",
-                "`recompose evaluate` writes evaluation.json into the run's folder; run `recompose"
-                " report` again afterwards.",
-            ),
-            cls="verdict",
-        )
-    verdict = evaluation["verdict"]
-    box = el(
-        "div",
-        el("p", verdict["sentence"]),
-        el("ul", [el("li", reason) for reason in verdict["reasons"]]),
-        cls=f"verdict {verdict['claim']}",
-    )
-    claims = [
-        el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet")
-        for claim in evaluation["claims"]
-    ]
-    rows = evaluation["rows"]
-    charts = [
-        chart
-        for chart in (
-            _success(rows),
-            _differences(evaluation["paired"]),
-            *(_counts(rows, name) for name in COLUMNS[3:]),
-            *_families(rows, evaluation["family_titles"]),
-        )
-        if chart is not None
-    ]
-    notes = [el("p", text, cls="note") for text in evaluation["notes"]]
-    about = fact_list([(name, str(value)) for name, value in evaluation["about"].items()])
-    return join(
-        box,
-        el("ul", claims, cls="claims") if claims else None,
-        notes,
-        about,
-        el("div", charts, cls="grid") if charts else None,
-        _rows(rows),
-        _paired(evaluation["paired"]),
-    )
-
-
-def _success(rows: Sequence[Mapping[str, Any]]) -> Html | None:
-    drawn = _drawn(rows, "success")
-    return (
-        interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0)
-        if drawn
-        else None
-    )
-
-
-def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
-    """A count per episode, from zero to the largest bound."""
-    drawn = _drawn(rows, name)
-    most = max((high for *_, high in drawn), default=0.0)
-    return interval_chart(name.replace("_", " "), drawn, low=0.0, high=most) if most > 0 else None
-
-
-def _families(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[Html]:
-    """One chart per family: the share of episodes with the mistake, where it was possible."""
-    groups = [
-        {"name": row["name"], **row["families"]}
-        for row in rows
-        if isinstance(row.get("families"), Mapping)
-    ]
-    charts = [(measure, title, _drawn(groups, measure)) for measure, title in titles.items()]
-    return [
-        interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0)
-        for _, title, drawn in charts
-        if drawn
-    ]
-
-
-def _drawn(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, float, float, float]]:
-    """The rows that hold a measure and both of its bounds."""
-    keys = [f"{name}{end}" for end in ("", *ENDS)]
-    return [
-        (str(r["name"]), *(r[key] for key in keys))
-        for r in rows
-        if all(is_number(r.get(key)) for key in keys)
-    ]
-
-
-def _differences(paired: Sequence[Mapping[str, Any]]) -> Html | None:
-    drawn = [
-        (f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"])
-        for p in paired
-        if p.get("metric", "success") == "success"
-    ]
-    if not drawn:
-        return None
-    reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
-    return interval_chart("paired differences in success", drawn, low=-reach, high=reach, zero=True)
-
-
-def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Every number of every row with its interval, one table per group (e.g. families)."""
-    groups = list(
-        dict.fromkeys(
-            key for row in rows for key, value in row.items() if isinstance(value, Mapping)
-        )
-    )
-    plain = [
-        {key: value for key, value in row.items() if not isinstance(value, Mapping)} for row in rows
-    ]
-    tables = [_row_table(plain, caption="rows")]
-    for group in groups:
-        inner = [
-            {
-                "name": row["name"],
-                **{f"{group} {key}": value for key, value in row.get(group, {}).items()},
-            }
-            for row in rows
-        ]
-        tables.append(_row_table(inner, caption=GROUPS.get(group, group)))
-    return join(tables)
-
-
-def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
-    names = list(
-        dict.fromkeys(
-            [
-                *(c for c in COLUMNS if any(c in row for row in rows)),
-                *(key for row in rows for key in row),
-            ]
-        )
-    )
-    names = [n for n in names if not (n.endswith(ENDS) and n.rsplit("_", 1)[0] in names)]
-    lines = [[_value(row, name) for name in names] for row in rows]
-    return table(
-        lines,
-        head=[n.replace("_", " ") for n in names],
-        numbers=range(1, len(names)),
-        caption=caption,
-    )
-
-
-def _value(row: Mapping[str, Any], name: str) -> str:
-    low, high = (row.get(f"{name}{end}") for end in ENDS)
-    interval = f" [{_shown(low)}, {_shown(high)}]" if low is not None and high is not None else ""
-    return _shown(row.get(name)) + interval
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
-    lines = [
-        (
-            f"{p['a']} − {p['b']}",
-            p.get("metric", "success"),
-            signed(p["difference"]),
-            f"{signed(p['low'])} to {signed(p['high'])}",
-            "no" if p["low"] <= 0 <= p["high"] else "yes",
-        )
-        for p in paired
-    ]
-    return table(
-        lines,
-        head=("difference", "of", "value", "interval", "excludes zero"),
-        numbers=(2, 3),
-        caption="paired over tasks",
     )
 
 
@@ -493,10 +319,8 @@ def _sites(view: Mapping[str, Any], folder_flags: str, limits: PageLimits) -> Ht
     imported_sites = work["shown"] if work else []
     if not imported_sites and not rollout_sites:
         return None
-    total = work["sites"] if work else 0
     return sites_section(
         [*rollout_sites, *imported_sites],
-        total=total,
         rollouts=len(rollout_sites),
         probe=view["watched"],
         limits=limits,
@@ -505,20 +329,10 @@ def _sites(view: Mapping[str, Any], folder_flags: str, limits: PageLimits) -> Ht
 
 
 def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
-    def session_block(session: Mapping[str, Any]) -> Html:
-        outcome = "" if session["outcome"] is None else f", reward {session['outcome']:g}"
-        left = (
-            el("p", plural(session["left_out"], "more turn"), cls="quiet")
-            if session["left_out"]
-            else None
-        )
-        turns = [turn_block(turn, limits.chars) for turn in session["turns"]]
-        return el("details", el("summary", f"{session['id']}{outcome}"), turns, left)
-
     left = f"; {samples['left_out']} more in the file" if samples["left_out"] else ""
     return join(
         el("p", f"Some of the student's rollouts at step {samples['step']}{left}."),
-        [session_block(session) for session in samples["sessions"]],
+        [session_block(session, limits) for session in samples["sessions"]],
     )
 
 

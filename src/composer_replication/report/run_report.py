@@ -15,14 +15,18 @@ from composer_replication.core.stamps import changed_since, check_stale
 from composer_replication.report.claims import claims
 from composer_replication.report.evaluation_section import AFTER, read_evaluation
 from composer_replication.report.funnel import lost_rows, not_trained, run_chains
+from composer_replication.report.judged_view import (
+    attempts_to_cheat,
+    played_view,
+    refused_episodes,
+)
 from composer_replication.report.logs_view import logs_view
 from composer_replication.report.replicas_view import replicas_view
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.run_view import run_view
-from composer_replication.report.views import turn_view
-from composer_replication.report.work import SHOWN_SITES, work_view
+from composer_replication.report.work import work_view
 
-SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
+SHOWN_SAMPLES = 4
 BEFORE, TRAIN = "before", "recompose train"
 LM_CE_OFF = "train.lm_ce.weight is 0"
 FED_BY_ROLLOUTS = (
@@ -32,9 +36,7 @@ FED_BY_ROLLOUTS = (
 LOG_RATIO = "distance of log-probs"  # the measure of a run that stored no divergences
 
 
-def run_report(
-    path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES
-) -> dict[str, Any]:
+def run_report(path: Path, *, work: Path | None = None) -> dict[str, Any]:
     """All values of a run's page.
 
     `work` is the folder with sessions and sites, by default the one that holds runs/. The page says
@@ -59,7 +61,7 @@ def run_report(
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": (
             _with_unused_targets(
-                work_view(folder, first=list(tokens["sites"]), num_sites=num_sites),
+                work_view(folder, first=list(tokens["sites"])),
                 settings,
                 metrics,
             )
@@ -71,6 +73,8 @@ def run_report(
         "stale": changed_since(run, work=folder) if has_work else [],
         "out_of_date": outdated.message if outdated is not None else "",
         "samples": samples(run),
+        "hack_attempts": attempts_to_cheat(run, evaluation),
+        "refused": refused_episodes(run, evaluation),
     }
 
 
@@ -207,13 +211,5 @@ def samples(run: RunDir) -> dict[str, Any]:
     for session in read_sessions(path):
         total += 1
         if len(sessions) < SHOWN_SAMPLES:
-            turns = [turn_view(turn, i) for i, turn in enumerate(session.turns[:SHOWN_TURNS])]
-            sessions.append(
-                {
-                    "id": session.id,
-                    "outcome": session.outcome,
-                    "turns": turns,
-                    "left_out": len(session.turns) - len(turns),
-                }
-            )
+            sessions.append(played_view(session))
     return {"step": step, "sessions": sessions, "left_out": total - len(sessions)}

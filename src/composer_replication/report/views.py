@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Block, Opaque, Session, Text, Thinking, ToolCall, Turn
+from composer_replication.report.limits import cut_end
 
 # The place of a turn relative to a site. Turns after the message ("evidence", "later") are in
 # neither context: neither student nor teacher sees them.
 CONTEXT, MISTAKE, APART, EVIDENCE, LATER = "context", "mistake", "apart", "evidence", "later"
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
+MAX_VALUES = 100  # of a call's arguments
 
 
-def block_view(block: Block) -> dict[str, Any]:
-    """One block as plain values, e.g. {"type": "text", "text": "..."}."""
-    if isinstance(block, Text):
-        return {"type": "text", "text": block.text}
-    if isinstance(block, Thinking):
-        return {"type": "thinking", "text": block.text}
+def block_view(block: Block, *, chars: int | None = None) -> dict[str, Any]:
+    """One block as plain values, e.g. {"type": "text", "text": "..."}.
+
+    A text is cut after `chars` characters; "more" counts those that are left out.
+    """
     if isinstance(block, ToolCall):
-        return {"type": "call", "id": block.id, "name": block.name, "arguments": block.arguments}
+        arguments = block.arguments if chars is None else cut_values(block.arguments, chars)
+        return {"type": "call", "id": block.id, "name": block.name, "arguments": arguments}
+    text: dict[str, Any] = {"text": block.text[:chars]}
+    if chars is not None and len(block.text) > chars:
+        text["more"] = len(block.text) - chars
+    if isinstance(block, Text):
+        return {"type": "text", **text}
+    if isinstance(block, Thinking):
+        return {"type": "thinking", **text}
     if isinstance(block, Opaque):
-        return {"type": block.type, "text": block.text}
+        return {"type": block.type, **text}
     return {
         "type": "result",
         "id": block.call_id,
         "is_error": block.is_error,
         "images": list(block.images),
-        "text": block.text,
+        **text,
     }
 
 
-def turn_view(turn: Turn, index: int, *, place: str = CONTEXT) -> dict[str, Any]:
+def cut_values(value: Any, chars: int) -> Any:
+    """The arguments of a call with every text cut, and their number bounded.
+
+    >>> cut_values({"path": "abcdefgh"}, 4)
+    {'path': 'abcd [4 more characters]'}
+    """
+    if isinstance(value, str):
+        return cut_end(value, chars)
+    if isinstance(value, Mapping):
+        pairs = list(value.items())[:MAX_VALUES]
+        return {cut_end(str(key), chars): cut_values(inner, chars) for key, inner in pairs}
+    if isinstance(value, list):
+        return [cut_values(inner, chars) for inner in value[:MAX_VALUES]]
+    return value
+
+
+def turn_view(
+    turn: Turn, index: int, *, place: str = CONTEXT, chars: int | None = None
+) -> dict[str, Any]:
     """One message as plain values."""
-    blocks = [block_view(b) for b in turn.blocks]
+    blocks = [block_view(b, chars=chars) for b in turn.blocks]
     return {
         "turn": index,
         "role": turn.role,
@@ -99,12 +126,19 @@ def _site(site: Site, hint: Hint | None) -> dict[str, Any]:
 
 
 def site_view(
-    session: Session, site: Site, hint: Hint | None, *, number: int, before: int, after: int
+    session: Session,
+    site: Site,
+    hint: Hint | None,
+    *,
+    number: int,
+    before: int,
+    after: int,
+    chars: int | None = None,
 ) -> dict[str, Any]:
     """A site: the last turns of its context, the hint, the mistaken message, and later turns.
 
     `before` and `after` bound the turns shown on each side; those left out are counted. All
-    evidence is shown, even if it is further away than `after`.
+    evidence is shown, even if it is further away than `after`. Texts are cut after `chars`.
     """
     context = session.context_indices(site.turn)
     context_shown = context[-before:] if before else ()
@@ -115,15 +149,23 @@ def site_view(
         "site": _site(site, hint),
         "session": session.id,
         "left_out_before": len(context) - len(context_shown),
-        "before": [turn_view(session.turn_in_view(i, at=site.turn), i) for i in context_shown],
+        "before": [
+            turn_view(session.turn_in_view(i, at=site.turn), i, chars=chars) for i in context_shown
+        ],
         "hint": hint.text if hint else None,
         "message": turn_view(
             session.turns[site.turn],
             site.turn,
             place=MISTAKE if site.is_target else APART,
+            chars=chars,
         ),
         "after": [
-            turn_view(session.turns[i], i, place=EVIDENCE if i in site.evidence else LATER)
+            turn_view(
+                session.turns[i],
+                i,
+                place=EVIDENCE if i in site.evidence else LATER,
+                chars=chars,
+            )
             for i in later
         ],
         "left_out_after": len(session.turns) - 1 - site.turn - len(later),

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.codec import read_hints, read_sessions, read_sites
+from composer_replication.core.codec import read_hints, read_sessions, read_sites, read_verdicts
 from composer_replication.core.errors import DataError
-from composer_replication.core.site import Hint, Site
+from composer_replication.core.site import Hint, Site, turn_site_id
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.summary import UNKNOWN
+from composer_replication.report.answers_view import AnsweredTurns
 from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
 from composer_replication.report.funnel import (
     file_chain,
@@ -30,10 +32,12 @@ from composer_replication.report.funnel import (
     site_chain,
 )
 from composer_replication.report.html import listed_counts
+from composer_replication.report.reader_view import reader_rows
+from composer_replication.report.site_article import site_name
 from composer_replication.report.views import site_view
 
-SHOWN_SITES, SHOWN_APART = 24, 6
 BEFORE, AFTER = 3, 2
+SITE_CHARS = 4000
 
 
 @dataclass(slots=True)
@@ -66,10 +70,8 @@ class _Logs:
         self.origins[session.origin] += 1
 
 
-def work_view(
-    work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_SITES
-) -> dict[str, Any]:
-    """Counts, chains and shown sites of a work folder; `first` are ids of sites to show first.
+def work_view(work: Path, *, first: Sequence[str] = ()) -> dict[str, Any]:
+    """Counts, chains and all sites of a work folder; `first` are ids of sites to show first.
 
     Raises DataError if sessions.jsonl or sites.jsonl is missing.
     """
@@ -90,21 +92,34 @@ def work_view(
     )
     meta = read_object(work / "examples" / "meta.json", verb="build") if built else None
     ingest = read_object(work / "ingest.json", verb="ingest")
-    chosen = choose_sites(sites, hints, first=first, num_sites=num_sites)
+    chosen = order_of_sites(sites, hints, first=first)
     by_session: dict[str, list[int]] = defaultdict(list)
     for number in chosen:
         by_session[sites[number].session_id].append(number)
     logs, site_views = _Logs(), dict[int, dict[str, Any]]()
+    answered, answered_views = AnsweredTurns.read(work, stale=stale), list[dict[str, Any]]()
     if not (work / "sessions.jsonl").exists():
         raise DataError("no sessions.jsonl", where=str(work), fix="run first: recompose ingest")
-    # One pass: the file may be larger than memory, so only the chosen sites keep their turns.
+    # One pass: the file may be larger than memory, so only what the page shows of a site is kept.
     for session in read_sessions(work / "sessions.jsonl"):
         logs.add(session, held_out=session.id in held_out)
+        split = ("held out" if session.id in held_out else "training") if meta else ""
+        day = str(session.started or "")[:10]
         for number in by_session.get(session.id, ()):
             site = sites[number]
-            site_views[number] = site_view(
-                session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER
+            view = site_view(
+                session,
+                site,
+                hints.get(site.id),
+                number=number + 1,
+                before=BEFORE,
+                after=AFTER,
+                chars=SITE_CHARS,
             )
+            site_views[number] = {**view, "split": split, "day": day}
+        answered_views += answered.views(
+            session, day=day, split=split, sites=_by_turn(by_session.get(session.id, ()), sites)
+        )
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
     # count sites if the file does: the failing calls of one message form a single view
     views = counts.get("hinted_sites") or counts.get("views")
@@ -129,6 +144,9 @@ def work_view(
             "messages": logs.by_author.total(),
         },
         "sites": len(sites),
+        "reader": reader_rows(
+            _read(read_verdicts, work / "site_verdicts.jsonl", verb="sites", needed=False)
+        ),
         "mistakes": sum(site.is_target for site in sites),
         "mistaken_sessions": len({site.session_id for site in sites if site.is_target}),
         "hints": len(hints),
@@ -156,8 +174,32 @@ def work_view(
             if key.split("/")[0] not in explained_channels
         ],
         "ingest": _ingest_summary(ingest),
-        "shown": [site_views[number] for number in chosen if number in site_views],
+        "shown": _with_answers(
+            [site_views[number] for number in chosen if number in site_views], answered_views
+        ),
+        "answered": answered_views,
+        "answers_lost": answered.num_turns - len(answered_views),
+        "answers_stale": stale["answers.jsonl"].message if "answers.jsonl" in stale else "",
     }
+
+
+def _by_turn(numbers: Iterable[int], sites: Sequence[Site]) -> dict[int, tuple[str, Site]]:
+    """The site of each turn with its name on the page; of several the first mistake."""
+    by_turn: dict[int, tuple[str, Site]] = {}
+    for number in sorted(numbers, key=lambda number: (not sites[number].is_target, number)):
+        by_turn.setdefault(sites[number].turn, (site_name({"ordinal": number + 1}), sites[number]))
+    return by_turn
+
+
+def _with_answers(
+    shown: Sequence[Mapping[str, Any]], answered: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The sites, each with the name of the answered turn that it is, if it is one."""
+    names = {view["id"]: view["name"] for view in answered}
+    return [
+        {**view, "answered": names.get(turn_site_id(view["session"], view["message"]["turn"]), "")}
+        for view in shown
+    ]
 
 
 def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[Any]:
@@ -170,37 +212,24 @@ def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[An
     return list(reader(path))
 
 
-def choose_sites(
-    sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int
+def order_of_sites(
+    sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str]
 ) -> list[int]:
-    """The indices of the sites to show.
-
-    First those named, then mistakes, one of each kind in turn and hinted ones first, then one site
-    of each other category.
-    """
+    """The indices of all sites: first those named, then mistakes, one of each kind in turn and
+    hinted ones first, then the sites of the other categories, those in turn as well."""
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
-    by_kind: dict[str, list[int]] = defaultdict(list)
-    other_categories: dict[str, int] = {}
+    mistakes: dict[str, list[int]] = defaultdict(list)
+    others: dict[str, list[int]] = defaultdict(list)
     # The sort is stable: among hinted sites, and among the others, the order of the file stays.
     for i, site in sorted(enumerate(sites), key=lambda item: item[1].id not in hints):
-        if site.is_target:
-            by_kind[site.kind].append(i)
-        else:
-            other_categories.setdefault(site.category, i)
-    in_turn: list[int] = []
-    queues = list(by_kind.values())
-    while queues:
-        in_turn += [queue.pop(0) for queue in queues]
-        queues = [queue for queue in queues if queue]
-    shown_apart = list(other_categories.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
-    return list(
-        dict.fromkeys(
-            [
-                *list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(shown_apart), 0)],
-                *shown_apart,
-            ]
-        )
-    )
+        (mistakes[site.kind] if site.is_target else others[site.category]).append(i)
+    return list(dict.fromkeys([*leading, *_in_turn(mistakes), *_in_turn(others)]))
+
+
+def _in_turn(groups: Mapping[str, Sequence[int]]) -> list[int]:
+    """The first of each group, then the second of each, and so on."""
+    queues = zip_longest(*groups.values())
+    return [number for row in queues for number in row if number is not None]
 
 
 def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:

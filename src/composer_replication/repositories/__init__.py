@@ -1,9 +1,9 @@
-"""A user's own repositories as tasks with tests: `recompose tasks make REPO...`.
+"""A user's own repositories as tasks with tests, and their players.
 
-Layout of a repository     checkout.py
-Processes behind walls     tree_sandbox.py, tree_sandbox_child.py (its side inside)
-Tests, one fork a run      test_runner.py, test_worker.py (its side inside)
-What is changed            python_changes.py, candidates.py, history.py
-What a task is             repo_task.py, statement.py, gates.py, vendored.py
-All of it, resumable       survey.py, make_repo_tasks.py, attempts.py, environment.py
+making/     repositories to tasks: what is changed, and the gates that a change passes
+sandbox/    processes behind walls: test runs, and the trees in which episodes play
+judging/    the judge of an episode, and the monitor of what it tried
+playing/    an episode on a task: tools, tree, environment, draws
+
+checkout.py, environment.py, python_changes.py and repo_task.py are what all four speak about.
 """

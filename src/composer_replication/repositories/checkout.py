@@ -24,9 +24,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
 
 MAX_FILES, MAX_MB = 20_000, 200
-_LEFT_OUT = re.compile(
-    r"__pycache__|build|dist|node_modules|venv|env|.*\.egg-info|\..+|.*\.py[co]", re.ASCII
-)
+_LEFT_OUT = re.compile(r"__pycache__|build|dist|node_modules|venv|env|.*\.egg-info|\..+", re.ASCII)
 _NO_SOURCE = frozenset(
     ("docs", "doc", "bench", "benchmark", "benchmarks", "examples", "example", "scripts", "bin")
 )

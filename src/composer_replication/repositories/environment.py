@@ -1,6 +1,7 @@
 """The interpreter that a repository's tests need: set up once, mounted read-only afterwards.
 
     environment = make_environment(checkout, folder=Path("recompose/tasks/environments/shop"))
+    environment = read_environment(Path("recompose/tasks/environments/shop"))   # afterwards
     environment.python      # has pytest, coverage and what the repository depends on, not itself
 
 The package itself is never installed, because an installed copy holds the answer of every task; a
@@ -23,12 +24,15 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder, write_text
 from composer_replication.repositories.checkout import Checkout
+from composer_replication.repositories.sandbox.test_runner import TestRunner
+from composer_replication.repositories.sandbox.tree_sandbox import ProcessLimits, TreeSandbox
 
 TEST_GROUPS = ("test", "tests", "testing", "dev")
 """Names of extras and dependency groups with what the tests need."""
 _ALWAYS = ("pytest", "coverage")
 _INSTALL_S = 900
 _READY = "ready.txt"
+_INTERPRETER = "interpreter.txt"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -41,14 +45,29 @@ class TestEnvironment:
     python: str
     metadata: Path
 
+    def runner(self, tree: Path, *, import_root: str) -> TestRunner:
+        """A runner of the tests of a tree; close it, or use it in a `with`."""
+        return TestRunner(
+            tree=tree, python=self.python, import_root=import_root, metadata=self.metadata
+        )
+
+    def sandbox(self, limits: ProcessLimits) -> TreeSandbox:
+        """The walls for a player's tree, with this interpreter."""
+        return TreeSandbox(
+            python=self.python, limits=limits, read_only=((str(self.metadata), "/metadata"),)
+        )
+
 
 def make_environment(checkout: Checkout, *, folder: Path, python: str = "") -> TestEnvironment:
     """Set up an environment, or take the named interpreter as it is; does nothing a second time."""
     metadata = folder / "metadata"
     _write_metadata(checkout, metadata)
-    if python:
-        return TestEnvironment(python=str(Path(python).absolute()), metadata=metadata)
     target = folder / "python"
+    interpreter = str(Path(python).absolute() if python else (target / "bin" / "python").absolute())
+    write_text(folder / _INTERPRETER, interpreter)
+    environment = TestEnvironment(python=interpreter, metadata=metadata)
+    if python:
+        return environment
     wanted = [*_ALWAYS, *dependencies(checkout)]
     ready = folder / _READY
     text = "\n".join(wanted)
@@ -73,7 +92,19 @@ def make_environment(checkout: Checkout, *, folder: Path, python: str = "") -> T
                 fix="name an interpreter that has them, with pytest and coverage: --python PATH",
             ) from error
         write_text(ready, text)
-    return TestEnvironment(python=str((target / "bin" / "python").absolute()), metadata=metadata)
+    return environment
+
+
+def read_environment(folder: Path) -> TestEnvironment:
+    """The environment that `make_environment` set up here; raises DataError if there is none."""
+    file, installed = folder / _INTERPRETER, folder / "python" / "bin" / "python"
+    if not file.exists() and installed.exists():  # set up before the interpreter was noted
+        return TestEnvironment(python=str(installed.absolute()), metadata=folder / "metadata")
+    if not file.exists():
+        raise DataError(
+            "no environment was set up", where=str(folder), fix="recompose tasks make REPO"
+        )
+    return TestEnvironment(python=file.read_text(encoding="utf-8"), metadata=folder / "metadata")
 
 
 def dependencies(checkout: Checkout) -> list[str]:

@@ -28,7 +28,9 @@ class RepoTask:
     `base` is the hash of the repository's files before the change, `edits` the change by file.
     `must_pass` fail in the changed state, `must_keep` pass in both; `held_out` are those of
     `must_pass` that neither the statement nor the tree shows. `difficulty` is the number of lines
-    that were removed. `cpu_s` is what judging it once costs.
+    that were removed. `cpu_s` is what its tests cost, run without the judge. `judge_s` (seconds of
+    a judgement) and `residual_risk` (what it cannot exclude) are known once original_check.py has
+    judged the original; until then 0 and "".
     """
 
     id: str
@@ -46,11 +48,17 @@ class RepoTask:
     difficulty: int
     cpu_s: float
     commit: str = ""
+    judge_s: float = 0.0
+    residual_risk: str = ""
 
     @property
     def paths(self) -> list[str]:
         """The files that were changed, and that the task may change."""
         return sorted(self.edits)
+
+    def original_files(self, base: Path) -> dict[str, str]:
+        """The text of each of its files in the base state: the answer."""
+        return {path: _text(base / path) for path in self.paths}
 
     def changed_files(self, base: Path) -> dict[str, str]:
         """The text of each changed file, made from the files of the base state."""

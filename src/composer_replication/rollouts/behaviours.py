@@ -1,7 +1,7 @@
 """Behaviour rewards: what is wanted besides success, each a function of a Session, by name.
 
     train.policy.behaviours = { invalid_calls = 0.1, unfinished_todos = 0.2 }
-    behaviour_reward(session, {"invalid_calls": 0.1})          # -0.2 for two invalid calls
+    behaviour_rewards(session, {"invalid_calls": 0.1})  # {"invalid_calls": -0.2} for two of them
 
 Each is 0 if nothing is wrong and negative otherwise, so none can be earned by acting more. An
 invalid call counts whatever came of it: Cursor observed a model that wrote broken calls on purpose
@@ -11,13 +11,15 @@ while these cost nothing. Works on imported sessions, too.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.core.trace import Session
+from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.data.sites.detectors import tool_error
+from composer_replication.rollouts.self_summary import summary_turns
 
 INVALID = frozenset({"malformed_call", "unknown_tool", "bad_arguments"})
 """Kinds of mistakes (data/sites) that make a call invalid: it cannot be read, names no tool, or has
@@ -25,6 +27,13 @@ wrong arguments."""
 UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
 """Kinds of mistakes of a call that cannot be read or names something missing; run/health.py
 stops a policy with too many of them."""
+_PROMISE = re.compile(
+    r"(?:now|next|then|first|so|ok|okay|and)?,?\s*"
+    r"(?:let me (?!know\b)|let's |i(?:'|’)?ll (?!be\b|wait\b|stop\b|leave\b)"
+    r"|i will (?!be\b|wait\b|stop\b|leave\b|not\b)|i(?:'|’)?m going to |i am going to )",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _MIN_CALLS = 5  # fewer calls of one tool do not make a habit
 
 
@@ -85,6 +94,27 @@ def one_tool_only(session: Session) -> float:
     return -float(len(session.tools) > 1 and len(names) >= _MIN_CALLS and len(set(names)) == 1)
 
 
+def broken_promises(session: Session) -> float:
+    """Minus the number of messages that announce an action in their last sentence and call no tool.
+
+    For example "The test fails. Let me fix it." at the end of an episode. A summary that was asked
+    for (rollouts/self_summary.py) may say what comes next.
+    """
+    summaries = summary_turns(session)
+    return -float(
+        sum(
+            not turn.calls and _PROMISE.match(_last_sentence(turn)) is not None
+            for place, turn in session.assistant_turns()
+            if place not in summaries
+        )
+    )
+
+
+def _last_sentence(turn: Turn) -> str:
+    text = " ".join(block.text for block in turn.blocks if isinstance(block, Text))
+    return _SENTENCE_END.split(text.strip())[-1].strip()
+
+
 BEHAVIOURS: Mapping[str, Callable[[Session], float]] = MappingProxyType(
     {
         "invalid_calls": invalid_calls,
@@ -92,14 +122,15 @@ BEHAVIOURS: Mapping[str, Callable[[Session], float]] = MappingProxyType(
         "unfinished_todos": unfinished_todos,
         "repeated_calls": repeated_calls,
         "one_tool_only": one_tool_only,
+        "broken_promises": broken_promises,
     }
 )
 
 
-def behaviour_reward(session: Session, weights: Mapping[str, float]) -> float:
-    """The weighted sum of behaviour rewards; raises ConfigError for an unknown name."""
+def behaviour_rewards(session: Session, weights: Mapping[str, float]) -> dict[str, float]:
+    """The weighted behaviour rewards by name; raises ConfigError for an unknown name."""
     check_behaviours(weights)
-    return sum(weight * BEHAVIOURS[name](session) for name, weight in weights.items())
+    return {name: weight * BEHAVIOURS[name](session) for name, weight in weights.items()}
 
 
 def check_behaviours(weights: Mapping[str, float]) -> None:

@@ -14,13 +14,20 @@ long is cut, with a note on how much is missing. What passes can be rendered, ad
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
 from composer_replication.core.trace import Block, Role, Text, ToolResult, ToolSpec, Turn
-from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily, Opening, Reply
+from composer_replication.rollouts.envs.env import (
+    EnvMetadata,
+    MistakeFamily,
+    Opening,
+    Remark,
+    Reply,
+)
 from composer_replication.rollouts.sampling import EpisodeLimits
 
 _KEPT = "\t\n\r"
@@ -29,6 +36,8 @@ _PICTURES |= dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
 _ROLES = get_args(Role)
 MAX_DEPTH = 64
 """The maximum depth of a tool's schema: the JSON writer recurses into it."""
+MAX_REMARKS, MAX_REMARK = 20, 500
+"""The remarks that are kept of an episode, and the characters of each."""
 _MAX_INT = 2**63
 
 
@@ -136,6 +145,25 @@ def checked_reward(reward: object, measures: object) -> tuple[float, dict[str, f
             )
         checked[_checked_text(name, of="the name of a measure")] = float(value)
     return float(reward), checked
+
+
+def checked_remarks(remarks: object) -> tuple[Remark, ...]:
+    """The remarks as pairs of plain text, at most MAX_REMARKS; FaultError for anything else.
+
+    >>> checked_remarks([("judged", "a test failed")])
+    (('judged', 'a test failed'),)
+    """
+    if not isinstance(remarks, Sequence) or isinstance(remarks, str):
+        raise FaultError(f"the remarks are {type(remarks).__name__}, not pairs of kind and text")
+    pairs: list[Remark] = []
+    for remark in itertools.islice(remarks, MAX_REMARKS):
+        match remark:
+            case (str(kind), str(text)):
+                shown = _checked_text(text[:MAX_REMARK], of="a remark")
+                pairs.append((_checked_text(kind, of="the kind of a remark"), shown))
+            case _:
+                raise FaultError(f"a remark is {type(remark).__name__}, not a kind and a text")
+    return tuple(pairs)
 
 
 def checked_metadata(metadata: object) -> EnvMetadata:

@@ -6,7 +6,7 @@
     episode.add_message(ids, logprobs, ended=True)    # its message; then episode.pending_message
                                                       # waits for the environment
     episode.add_observation(outcome, max_context_tokens=512)   # `ids` grows, or the episode ends
-    episode.ended, episode.finish()                   # "done", and the Rollout
+    episode.ended, episode.finish()                   # "done", and a Rollout per segment
 
 Sampled ids are never encoded again. What follows them - the end of the message that the template
 writes, the environment's answer, the next generation prompt - is rendered separately, and at the
@@ -18,58 +18,54 @@ affected.
     max_turns     no more messages allowed        max_sampled  no more tokens allowed
     max_context   the next message has no room    no_message   the server wrote no message
     env_error     the environment failed          env_timeout  the environment hung
+
+With EpisodeLimits.compact_tokens, an episode may have several segments: the student is asked for a
+summary, and the next segment begins with the opening and that summary (rollouts/self_summary.py).
 """
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.trace import (
-    ENVIRONMENT,
-    HUMAN,
-    Block,
     Event,
+    Parent,
     Sampled,
     Segment,
     Session,
     SourceRef,
-    Text,
-    ToolCall,
-    ToolResult,
     ToolSpec,
     Turn,
 )
 from composer_replication.rollouts.call_pool import MAX_ERROR_CHARS, Outcome, PooledCall
+from composer_replication.rollouts.chat_format import CUT, PROBE, ChatFormat, with_errors
 from composer_replication.rollouts.env_validation import (
     FaultError,
     checked_max_turns,
     checked_opening,
+    checked_remarks,
     checked_reply,
     checked_reward,
     clean_text,
 )
-from composer_replication.rollouts.envs.env import Env, Opening, Reply
-from composer_replication.rollouts.parse import (
-    MalformedCall,
-    Parser,
-    WrittenCall,
-    parse_message,
-    parser_of,
+from composer_replication.rollouts.envs.env import (
+    Env,
+    Opening,
+    Remark,
+    Reply,
+    env_remarks,
+    remark_events,
 )
 from composer_replication.rollouts.sampling import EpisodeLimits
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.self_summary import SUMMARY, summary_prompt, summary_request
 from composer_replication.tokens.layout import shared_prefix_length
-from composer_replication.tokens.renderer import Renderer
 
-CUT = "cut_off"
-"""The tag of a message that was cut at its limit."""
-MALFORMED = "malformed_call"
-"""The name under which a call that could not be read is kept: ToolCall(id, "malformed_call",
-{"text": what was written})."""
 Ended = Literal[
     "done",
     "cut_off",
@@ -85,8 +81,8 @@ LOST: tuple[Ended, ...] = ("env_error", "env_timeout", "no_message")
 _NO_REWARD: tuple[Ended, ...] = (*LOST, "cut_off")
 
 T = TypeVar("T")
-_STUB = Turn(role="user", author=HUMAN, blocks=(Text("x"),))
-_PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
+Score = tuple[float, Mapping[str, float], Sequence[Remark]]
+"""An environment's reward, its measures, and its remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,9 @@ class Rollout:
     `ids` end with the last sampled token. `session.outcome` is the reward: 0 if the episode was
     lost (`LOST`; `failure` says why) or the last message had no end. `measures` are the
     environment's counts, by name. `num_refused` calls exceeded the limit of one message. `version`
-    names the weights that sampled it: of several, the oldest; -1 = unknown.
+    names the weights that sampled it: of several, the oldest; -1 = unknown. An episode may have
+    several conversations, an agent program's (serve/) or segments between summaries: they share the
+    name `episode` and the reward, and the first has the measures.
     """
 
     session: Session
@@ -109,6 +107,7 @@ class Rollout:
     num_refused: int = 0
     version: int = -1
     failure: str = ""
+    episode: str = ""
 
     @property
     def reward(self) -> float:
@@ -116,26 +115,31 @@ class Rollout:
         return self.session.outcome or 0.0
 
 
+def episode_name(rollout: Rollout) -> str:
+    """The name of a rollout's episode, which several conversations may share."""
+    return rollout.episode or rollout.session.id
+
+
+def first_rollouts(rollouts: Iterable[Rollout]) -> dict[str, Rollout]:
+    """The first rollout of each episode, by its name."""
+    first: dict[str, Rollout] = {}
+    for rollout in rollouts:
+        first.setdefault(episode_name(rollout), rollout)
+    return first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatFormat:
-    """The format in which a student reads and writes: template, parser, author name, and end
-    token."""
+class _Segment:
+    """What the student read and wrote up to one of its summaries, or to the end.
 
-    renderer: Renderer
-    parser: Parser
-    author: str
-    end_id: int
+    The first `copied` turns are context that was there before. `counts` are the messages that were
+    cut, and the calls that were malformed and refused, from the episode's beginning on.
+    """
 
-    @classmethod
-    def of(cls, renderer: Renderer, *, author: str, parser: Parser | None = None) -> Self:
-        """The chat format of a template.
-
-        Raises ConfigError if its calls cannot be read and no parser is given.
-        """
-        end_id = renderer.reply([_STUB], _PROBE)[1][-1]
-        return cls(
-            renderer=renderer, parser=parser or parser_of(renderer), author=author, end_id=end_id
-        )
+    turns: tuple[Turn, ...]
+    ids: tuple[int, ...]
+    copied: int
+    counts: tuple[int, int, int]
 
 
 class Episode:
@@ -169,10 +173,17 @@ class Episode:
         self._logged = False
         self.num_written = self.num_sampled = self.num_cut = self.num_malformed = (
             self.num_refused
-        ) = self._num_calls = 0
+        ) = 0
+        self._call_ids = (f"c{number}" for number in itertools.count())
         self.pending_message: Turn | None = None
         self._num_said = 0
-        self._errors: dict[str, str] = {}
+        self._errors: Mapping[str, str] = {}
+        self._opening: tuple[Turn, ...] = ()
+        self._earlier: list[_Segment] = []
+        self._remarks: tuple[Remark, ...] = ()
+        self._copied = 0
+        self._summarises = False
+        self._kept: int | None = None
         self._open(opened or self._call_env(env.open))
 
     @property
@@ -219,18 +230,24 @@ class Episode:
         `asked` is then the message for the environment. It lacks the calls that cannot be read or
         are too many, which are answered here; None if nothing else is left.
         """
-        message, self._errors = self._message(tuple(ids), tuple(logprobs), ended=ended)
+        read = self.chat_format.read_message(
+            Sampled(tuple(ids), tuple(logprobs)),
+            ended=ended,
+            tools=self.tools,
+            call_ids=self._call_ids,
+            position=len(self.ids),
+            max_calls=self.limits.max_calls,
+        )
+        message, self._errors = read.turn, read.errors
+        self.num_malformed += read.num_malformed
+        self.num_refused += read.num_refused
         self.turns.append(message)
         self.ids.extend(ids)
         self._num_said = len(self.ids)
         self.num_written += 1
         self.num_sampled += len(ids)
         self.num_cut += not ended
-        readable = tuple(
-            b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in self._errors)
-        )
-        has_message = not self._errors or any(isinstance(block, ToolCall) for block in readable)
-        self.pending_message = replace(message, blocks=readable) if has_message else None
+        self.pending_message = None if self._summarises else read.carried_out
 
     def give_up(self, reason: str) -> None:
         """End without the next message, which a server failed to give.
@@ -243,8 +260,11 @@ class Episode:
     def add_observation(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
         """Add the environment's answer to `asked`, and errors for the calls that it did not get.
 
-        `outcome` is None if the environment was not asked.
+        `outcome` is None if the environment was not asked. Behind a summary there is no answer: the
+        next segment begins.
         """
+        if self._summarises:
+            return self._begin_segment(max_context_tokens=max_context_tokens)
         message, asked = self.turns[-1], self.pending_message
         if outcome is not None and outcome.failure is not None:
             return self._lose(outcome.failure.reason, late=outcome.failure.late)
@@ -259,7 +279,8 @@ class Episode:
             ) is None:
                 return
             reply = checked
-        reply = self._with_errors(message, reply)
+        answers = with_errors(message, self._errors, reply.turns)
+        reply = Reply(turns=answers, done=reply.done)
         self.turns.extend(reply.turns)
         if reply.done:
             self.ended = "cut_off" if message.tag == CUT else "done"
@@ -272,58 +293,129 @@ class Episode:
             return
         with self.stats.timing("render"):
             next_ids = self._behind(message, reply.turns)
+            context = len(self.ids) + len(next_ids)
+            # a summary without a message behind it would be in vain
+            if 0 < self.limits.compact_tokens <= context and self.num_written + 1 < max_turns:
+                self._summarises = True
+                self.turns.append(summary_request())
+                next_ids = self._behind(message, (*reply.turns, self.turns[-1]))
         if len(self.ids) + len(next_ids) >= max_context_tokens:
             self.ended = "max_context"
             return
         self.ids.extend(next_ids)
 
-    def finish(
-        self, *, scored: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1
-    ) -> Rollout:
-        """The rollout, once the episode has `ended`.
+    def take_restart(self) -> int | None:
+        """If a segment has begun since this was last asked: how many of its ids are the beginning
+        of the ids before."""
+        kept, self._kept = self._kept, None
+        return kept
+
+    def _begin_segment(self, *, max_context_tokens: int) -> None:
+        """Go on with the opening and the summary that was just written."""
+        self._summarises = False
+        summary = summary_prompt(self.turns[-1], max_chars=self.limits.max_result_chars)
+        turns = [*self._opening, summary]
+        with self.stats.timing("render"):
+            ids = list(self.chat_format.renderer.reply(turns, PROBE, tools=self.tools)[0])
+        self._earlier.append(self._segment())
+        if self.room <= 0 or len(ids) >= max_context_tokens:
+            self.ended = "max_sampled" if self.room <= 0 else "max_context"
+            return
+        self._kept = min(shared_prefix_length(self.ids, ids), len(ids) - 1)
+        self.turns, self.ids, self._copied = turns, ids, len(turns)
+        self._num_said = 0
+
+    def _segment(self) -> _Segment:
+        return _Segment(
+            turns=tuple(self.turns),
+            ids=tuple(self.ids),
+            copied=self._copied,
+            counts=(self.num_cut, self.num_malformed, self.num_refused),
+        )
+
+    def finish(self, *, scored: Outcome[Score] | None = None, version: int = -1) -> list[Rollout]:
+        """The rollout of each segment, once the episode has `ended`: one, without a summary.
 
         `scored` is the outcome of `score_episode` if it was called elsewhere. Raises AlignmentError
-        if the whole conversation renders to other ids than the student read and wrote.
+        if a whole conversation renders to other ids than the student read and wrote.
         """
         if self.ended is None:
             raise DataError("the episode is not finished", where=self.name)
-        if self.turns:
-            with self.stats.timing("render"):
-                rendered_ids = self.chat_format.renderer.render(self.turns, tools=self.tools).ids
-            self._must_begin(rendered_ids)
+        segments = list(self._earlier)
+        if not segments or segments[-1].turns != tuple(self.turns):
+            segments.append(self._segment())
+        for segment in segments:
+            if segment.turns:
+                with self.stats.timing("render"):
+                    rendered = self.chat_format.renderer.render(segment.turns, tools=self.tools).ids
+                self._must_begin(rendered, segment.ids)
         reward, measures = self._reward(scored or self._call_env(self.score_episode))
-        events = (
-            ()
-            if self.ended == "done"
-            else (Event(kind=self.ended, turn=len(self.turns), text=self.failure),)
-        )
+        return [
+            self._rollout(
+                segments,
+                number,
+                reward=reward,
+                measures={} if number else measures,
+                version=version,
+            )
+            for number in range(len(segments))
+        ]
+
+    def _rollout(
+        self,
+        segments: Sequence[_Segment],
+        number: int,
+        *,
+        reward: float,
+        measures: Mapping[str, float],
+        version: int,
+    ) -> Rollout:
+        """One segment; all share the reward and the reason of the end, which is an event of the
+        last."""
+        assert self.ended is not None
+        segment, num_turns = segments[number], len(segments[number].turns)
+        before = segments[number - 1].counts if number else (0, 0, 0)
+        cut, malformed, refused = (a - b for a, b in zip(segment.counts, before, strict=True))
+        events: list[Event] = []
+        if number < len(self._earlier):
+            events.append(Event(kind=SUMMARY, turn=num_turns))
+        if number == len(segments) - 1 and self.ended != "done":
+            events.append(Event(kind=self.ended, turn=num_turns, text=self.failure))
+        if number == len(segments) - 1:
+            events += remark_events(self._remarks, turn=num_turns)
         session = Session(
-            id=self.name,
+            id=f"{self.name}.{number}" if number else self.name,
             source=SourceRef(file=self.env.task_id, format="rollout"),
-            turns=tuple(self.turns),
-            segments=(Segment(start=0, end=len(self.turns)),),
+            turns=segment.turns,
+            segments=(Segment(start=0, end=num_turns),),
             tools=tuple(self.tools),
             tools_origin="log" if self.tools else "none",
-            events=events,
+            events=tuple(events),
+            parent=Parent(session_id=self.name, call_id=None) if number else None,
+            copied=segment.copied,
             origin="student",
             outcome=reward,
         )
         return Rollout(
             session=session,
             task_id=self.env.task_id,
-            ids=tuple(self.ids),
+            ids=segment.ids,
             ended=self.ended,
-            num_cut=self.num_cut,
-            num_malformed=self.num_malformed,
+            num_cut=cut,
+            num_malformed=malformed,
             measures=measures,
-            num_refused=self.num_refused,
+            num_refused=refused,
             version=version,
             failure=self.failure,
+            episode=self.name if len(segments) > 1 else "",
         )
 
-    def score_episode(self) -> tuple[float, Mapping[str, float]]:
-        """The environment's reward and measures; it is not asked if it failed before."""
-        return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
+    def score_episode(self) -> Score:
+        """The environment's reward, measures and remarks; it is not asked if it failed before."""
+        if self.ended in LOST:
+            return 0.0, {}, ()
+        reward, measures = self.env.reward(), dict(self.env.measures())
+        return reward, measures, env_remarks(self.env)
 
     def _call_env(self, call: Callable[[], T]) -> Outcome[T]:
         pooled_call = PooledCall(call)
@@ -345,11 +437,9 @@ class Episode:
         if opening is None or max_turns is None:
             return
         self.tools, self.max_turns, self._logged = opening.tools, max_turns, opening.logged
-        self.turns = list(opening.turns)
+        self.turns, self._opening = list(opening.turns), opening.turns
         with self.stats.timing("render"):
-            self.ids = list(
-                self.chat_format.renderer.reply(self.turns, _PROBE, tools=self.tools)[0]
-            )
+            self.ids = list(self.chat_format.renderer.reply(self.turns, PROBE, tools=self.tools)[0])
 
     def _checked(self, check: Callable[[], T]) -> T | None:
         """The result of a validation; None if it fails, and then the episode is lost.
@@ -372,9 +462,7 @@ class Episode:
     def _lose(self, reason: str, *, late: bool = False) -> None:
         self.ended, self.failure = ("env_timeout" if late else "env_error"), _clean_reason(reason)
 
-    def _reward(
-        self, scored: Outcome[tuple[float, Mapping[str, float]]]
-    ) -> tuple[float, dict[str, float]]:
+    def _reward(self, scored: Outcome[Score]) -> tuple[float, dict[str, float]]:
         """The reward and the measures; an environment that cannot score has failed the episode."""
         if self.ended in LOST:
             return 0.0, {}
@@ -385,82 +473,12 @@ class Episode:
             )
             return 0.0, {}
         value = scored.value
-        if (checked := self._checked(lambda: checked_reward(*value))) is None:
+        if (checked := self._checked(lambda: checked_reward(*value[:2]))) is None:
             return 0.0, {}
-        reward, measures = checked
+        if (remarks := self._checked(lambda: checked_remarks(value[2]))) is None:
+            return 0.0, {}
+        (reward, measures), self._remarks = checked, remarks
         return (0.0 if self.ended in _NO_REWARD else reward), measures
-
-    def _message(
-        self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool
-    ) -> tuple[Turn, dict[str, str]]:
-        """The message as a turn, and by call id the errors of calls that are answered here."""
-        written = ids[:-1] if ended else ids
-        parts = parse_message(
-            written,
-            codec=self.chat_format.renderer.codec,
-            parser=self.chat_format.parser,
-            tools=self.tools,
-        )
-        blocks: list[Block] = []
-        errors: dict[str, str] = {}
-        num_readable = 0
-        cut_note = "" if ended else f" (the message was cut off after {len(ids)} tokens)"
-        for part in parts:
-            if not isinstance(part, (WrittenCall, MalformedCall)):
-                blocks.append(part)
-                continue
-            call_id = f"c{self._num_calls}"
-            self._num_calls += 1
-            if isinstance(part, WrittenCall):
-                blocks.append(ToolCall(call_id, part.name, part.arguments))
-                num_readable += 1
-                if num_readable > self.limits.max_calls:
-                    errors[call_id] = (
-                        f"Cancelled: parallel tool call beyond the {self.limits.max_calls} of one"
-                        " message"
-                    )
-                    self.num_refused += 1
-            else:
-                blocks.append(ToolCall(call_id, MALFORMED, {"text": part.text}))
-                errors[call_id] = (
-                    f"InputValidationError: malformed tool call: {part.problem}{cut_note}"
-                )
-                self.num_malformed += 1
-        turn = Turn(
-            role="assistant",
-            author=self.chat_format.author,
-            blocks=tuple(blocks),
-            tag="" if ended else CUT,
-            context_tokens=len(self.ids),
-            sampled=Sampled(ids, logprobs),
-        )
-        return turn, errors
-
-    def _with_errors(self, message: Turn, reply: Reply) -> Reply:
-        """The reply with an error result for each call that did not reach the environment.
-
-        Results are in the order of the calls.
-        """
-        turns = list(reply.turns)
-        order = {call.id: index for index, call in enumerate(message.calls)}
-
-        def call_index(turn: Turn) -> int:
-            return min(
-                (order.get(result.call_id, len(order)) for result in turn.results),
-                default=len(order),
-            )
-
-        for call_id, error_text in self._errors.items():
-            error = Turn(
-                role="tool",
-                author=ENVIRONMENT,
-                blocks=(ToolResult(call_id, error_text, is_error=True),),
-            )
-            at = next(
-                (i for i, turn in enumerate(turns) if call_index(turn) > order[call_id]), len(turns)
-            )
-            turns.insert(at, error)
-        return Reply(turns=tuple(turns), done=reply.done)
 
     def _behind(self, message: Turn, answer: Sequence[Turn]) -> list[int]:
         """The ids behind a sampled message up to the next generation prompt.
@@ -471,24 +489,17 @@ class Episode:
         """
         render = self.chat_format.renderer
         if render.family is not None:
-            rendered = render.render([_STUB, message, *answer, _PROBE])
-            a, b = rendered.spans[1].body
-            if message.sampled is None or rendered.ids[a:b] != message.sampled.ids:
-                raise AlignmentError(
-                    "the sampled ids are not what stands at the message's place", where=self.name
-                )
-        else:
-            rendered = render.render([*self.turns, _PROBE], tools=self.tools)
-            b = len(self.ids)
-            self._must_begin(rendered.ids)
-        return list(rendered.ids[b : rendered.spans[-1].body[0]])
+            return self.chat_format.ids_behind(message, answer, where=self.name)
+        rendered = render.render([*self.turns, PROBE], tools=self.tools)
+        self._must_begin(rendered.ids, self.ids)
+        return list(rendered.ids[len(self.ids) : rendered.spans[-1].body[0]])
 
-    def _must_begin(self, rendered: Sequence[int]) -> None:
-        if list(rendered[: len(self.ids)]) != self.ids:
-            at = shared_prefix_length(self.ids, list(rendered))
+    def _must_begin(self, rendered: Sequence[int], ids: Sequence[int]) -> None:
+        if list(rendered[: len(ids)]) != list(ids):
+            at = shared_prefix_length(ids, rendered)
             raise AlignmentError(
                 "the conversation renders to other ids than the student read and wrote, from token"
-                f" {at} of {len(self.ids)} on",
+                f" {at} of {len(ids)} on",
                 where=self.name,
                 fix=(
                     "the chat template rewrites what came earlier: use a prefix-preserving family"

@@ -22,32 +22,32 @@ from typing import Protocol
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.rollouts.envs.env import Env, MakeEnv
-from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.episode import Rollout, episode_name, first_rollouts
 
 
 class Sample(Protocol):
-    """`sample_rollouts` with everything but the environments filled in."""
+    """`sample_rollouts`, or a source's own sampler, with all but the environments filled in."""
 
     def __call__(self, envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
-        """One rollout in each environment."""
+        """The rollouts of one episode in each environment, in their order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rollouts of one task."""
+    """Rollouts of one task; those of one episode (serve/) stand together."""
 
     task_id: str
     rollouts: tuple[Rollout, ...]
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """The reward of each rollout."""
-        return tuple(rollout.reward for rollout in self.rollouts)
+        """The reward of each episode."""
+        return tuple(rollout.reward for rollout in first_rollouts(self.rollouts).values())
 
     @property
     def advantages(self) -> tuple[float, ...]:
-        """Reward minus the group's mean, for each rollout."""
+        """Reward minus the group's mean, for each episode."""
         return advantages(self.rewards)
 
     @property
@@ -127,7 +127,7 @@ def drop_unanswered(groups: Groups) -> Groups:
 def _filter_rollouts(groups: Groups, keep: Callable[[Rollout], bool]) -> Groups:
     def kept(members: Iterable[Group]) -> tuple[Group, ...]:
         smaller = [Group(g.task_id, tuple(r for r in g.rollouts if keep(r))) for g in members]
-        return tuple(group for group in smaller if len(group.rollouts) >= 2)
+        return tuple(group for group in smaller if len(group.rewards) >= 2)
 
     return Groups(groups=kept(groups.groups), flat=kept(groups.flat), num_extra=groups.num_extra)
 
@@ -141,7 +141,7 @@ def sample_groups(
     max_extra: int = 0,
     label: str = "",
 ) -> Groups:
-    """`size` rollouts of each of the first `num_groups` tasks.
+    """`size` episodes of each of the first `num_groups` tasks.
 
     Flat groups are replaced from the tasks that follow, at most `max_extra`; with `max_extra=0`
     they are left out without replacement. Raises ConfigError if a group is too small to have a
@@ -177,8 +177,9 @@ def _sample_batch(
     makers: Sequence[MakeEnv], *, size: int, sample: Sample, label: str
 ) -> Iterator[Group]:
     rollouts = sample([make() for make in makers for _ in range(size)], label=label)
-    for start in range(0, len(rollouts), size):
-        members = tuple(rollouts[start : start + size])
+    episodes = [list(part) for _, part in itertools.groupby(rollouts, key=episode_name)]
+    for start in range(0, len(episodes), size):
+        members = tuple(itertools.chain.from_iterable(episodes[start : start + size]))
         if len({rollout.task_id for rollout in members}) != 1:
             raise DataError("a task made environments of different tasks", where=members[0].task_id)
         yield Group(members[0].task_id, members)

@@ -26,9 +26,9 @@ from composer_replication.core.jsonl import dumps
 from composer_replication.core.teacher import FreeTeacher, Request, TeacherReply, Usage
 from composer_replication.core.trace import Block, Opaque, ToolCall, Turn
 from composer_replication.models.load_student import load_student
+from composer_replication.rollouts.chat_format import CUT, MALFORMED
 from composer_replication.rollouts.envs.env import Opening
 from composer_replication.rollouts.envs.env import Reply as Heard
-from composer_replication.rollouts.episode import CUT, MALFORMED
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.tokens.hf import load_tokenizer

@@ -3,6 +3,7 @@
     cache = RaggedCache(model, num_rows=3)
     logits_BV = cache.feed([[5, 6, 7], [8], [9]])     # at each row's last token
     logits_BV = cache.feed([[2], [9], []])            # an empty row waits
+    cache.cut(0, 2)                                   # the first row begins anew behind two tokens
     cache.keep([0, 2])                                # the second row is finished: drop its cache
 
 Each feed is aligned on the right, so a shorter row gets a gap on the left. Gaps are masked out and
@@ -71,12 +72,8 @@ class RaggedCache:
         self.decoder = decoder_of(model)
         self.head = head_of(model).raised()
         self.device = next(model.parameters()).device
-        cache_utils = need("transformers.cache_utils", extra="train")
-        self.cache: Any = cache_utils.DynamicCache(config=model.config)
-        ragged = holds_ragged_rows(model)
-        if ragged:
-            cache_utils.CacheLayerMixin.register(KeyValueBuffer)
-            self.cache.layers = [KeyValueBuffer() for _ in self.cache.layers]
+        self._ragged = ragged = holds_ragged_rows(model)
+        self.cache = self._empty()
         self.mask_BL = torch.zeros(num_rows, 0, dtype=torch.bool, device=self.device)
         self.lengths = [0] * num_rows
         self.gaps = False
@@ -87,6 +84,14 @@ class RaggedCache:
         self._masks_single_tokens = self._takes_masks and _shares_keys(config)
         self._window = _window(config) if ragged else None
         self._mask_per_type = getattr(config, "layer_types", None) is not None
+
+    def _empty(self) -> Any:
+        cache_utils = need("transformers.cache_utils", extra="train")
+        cache: Any = cache_utils.DynamicCache(config=self.model.config)
+        if self._ragged:
+            cache_utils.CacheLayerMixin.register(KeyValueBuffer)
+            cache.layers = [KeyValueBuffer() for _ in cache.layers]
+        return cache
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Add ids to each row; returns the float32 logits (B, V) behind its last token.
@@ -214,6 +219,28 @@ class RaggedCache:
             return {"attention_mask": near_BNL[:, None]}
         masks = {"full_attention": mask_BNL[:, None], "sliding_attention": near_BNL[:, None]}
         return {"attention_mask": masks}
+
+    def cut(self, row: int, length: int) -> None:
+        """Forget what a row holds behind its first `length` tokens, or all of it: a recurrent layer
+        has no way back. `lengths` says what is left."""
+        if length >= self.lengths[row]:
+            return
+        if not self._ragged or (length == 0 and not any(self._others(row))):
+            self.cache, self.gaps = self._empty(), False
+            self._begin(len(self.lengths))
+            return
+        if len(self.lengths) == 1 and not self.gaps:
+            for layer in self.cache.layers:
+                layer.length = length
+            self.mask_BL, self.lengths = self.mask_BL[:, :length], [length]
+            return
+        mask_BL = self.mask_BL.clone()
+        mask_BL[row] &= mask_BL[row].cumsum(dim=0) <= length
+        self.mask_BL, self.gaps = mask_BL, True
+        self.lengths[row] = length
+
+    def _others(self, row: int) -> list[int]:
+        return [n for i, n in enumerate(self.lengths) if i != row]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all other rows, and the gaps if there are many."""

@@ -28,9 +28,10 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.forward import scoring
 from composer_replication.rollouts.call_pool import CallPool, Failure, Outcome, PooledCall
+from composer_replication.rollouts.chat_format import ChatFormat
 from composer_replication.rollouts.choose import sample_tokens
 from composer_replication.rollouts.envs.env import Env, runs_in
-from composer_replication.rollouts.episode import LOST, ChatFormat, Episode, Rollout
+from composer_replication.rollouts.episode import LOST, Episode, Rollout, first_rollouts
 from composer_replication.rollouts.parse import Parser
 from composer_replication.rollouts.ragged import RaggedCache, holds_ragged_rows
 from composer_replication.rollouts.sampling import Sampling
@@ -53,7 +54,8 @@ def sample_rollouts(
     parser: Parser | None = None,
     stats: SamplingStats | None = None,
 ) -> list[Rollout]:
-    """One episode in each environment, in their order; every environment is closed in any case.
+    """One episode in each environment, in their order; every environment is closed in any case. The
+    segments of an episode (EpisodeLimits.compact_tokens) follow one another.
 
     `author` is the student's name on its turns. `label` begins the sessions' ids and enters the
     seed, e.g. "step-12:", so that the same tasks give new episodes; the n-th environment of one
@@ -74,9 +76,9 @@ def sample_rollouts(
         version = model.version
     else:
         _check_context(model, settings)
-    stop = _stop_ids(None if served else model, chat_format)
+    stop = chat_format.stop_ids(None if served else model)
     size = settings.batch_episodes if served or holds_ragged_rows(model) else 1
-    names = _session_names(envs, label)
+    names = session_names(envs, label)
     rollouts: list[Rollout] = []
     no_room: list[ConfigError | None] = []
     with ExitStack() as stack, stats.timing("total"):
@@ -99,15 +101,13 @@ def sample_rollouts(
             # The environments must still be open when they are scored.
             no_room += [episode.no_room for episode in batch]
             scored = _call_envs(pool, batch, [episode.score_episode for episode in batch])
-            rollouts += [
-                episode.finish(scored=episode_score, version=version)
-                for episode, episode_score in zip(batch, scored, strict=True)
-            ]
+            for episode, episode_score in zip(batch, scored, strict=True):
+                rollouts += episode.finish(scored=episode_score, version=version)
             _close(pool, open_envs[: len(batch)], settings)
             del open_envs[: len(batch)]
     if no_room and no_room[0] is not None and None not in no_room:
         raise no_room[0]
-    _add_counts(stats, rollouts)
+    add_counts(stats, rollouts)
     stats.num_left_behind += pool.num_left_behind
     return rollouts
 
@@ -215,9 +215,13 @@ def _play_batch(
             [episode for episode in running if episode.ended is None],
             max_context_tokens=settings.max_context_tokens,
         )
-        # 3. Only running episodes keep their rows in the cache.
+        # 3. Only running episodes keep their rows in the cache, and of an episode that goes on
+        #    behind a summary only the opening.
         still_running = [i for i, episode in enumerate(running) if episode.ended is None]
         if cache is not None:
+            for row in still_running:
+                if (kept := running[row].take_restart()) is not None:
+                    cache.cut(row, kept)
             cache.keep(still_running)
         running = [running[i] for i in still_running]
 
@@ -307,7 +311,7 @@ def _sample_messages(
         new_ids = [w.ids[-1:] if w.open else [] for w in messages]
 
 
-def _session_names(envs: Sequence[Env], label: str) -> list[str]:
+def session_names(envs: Sequence[Env], label: str) -> list[str]:
     """`label task:n` for the n-th environment of each task."""
 
     def names() -> Iterator[str]:
@@ -317,27 +321,6 @@ def _session_names(envs: Sequence[Env], label: str) -> list[str]:
             counts[env.task_id] += 1
 
     return list(names())
-
-
-def _stop_ids(model: Any, chat_format: ChatFormat) -> frozenset[int]:
-    """The template's end token, and the end tokens of the tokenizer and the model's settings.
-
-    Behind a message that ends with one of the others, the template's end token is still written, as
-    context.
-    """
-    generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
-    eos_ids = eos if isinstance(eos, (list, tuple)) else [eos]
-    return frozenset(
-        int(i)
-        for i in (
-            chat_format.end_id,
-            *chat_format.renderer.end_ids,
-            chat_format.renderer.tokenizer.eos_token_id,
-            *eos_ids,
-        )
-        if i is not None
-    )
 
 
 def _check_context(model: Any, settings: Sampling) -> None:
@@ -350,15 +333,16 @@ def _check_context(model: Any, settings: Sampling) -> None:
         )
 
 
-def _add_counts(stats: SamplingStats, rollouts: Sequence[Rollout]) -> None:
+def add_counts(stats: SamplingStats, rollouts: Sequence[Rollout]) -> None:
+    """Add what the rollouts hold to the counts of a step."""
+    stats.num_episodes += len(first_rollouts(rollouts))
+    stats.num_lost += sum(r.ended in LOST for r in first_rollouts(rollouts).values())
     for rollout in rollouts:
         sampled_ids = [
             turn.sampled.ids for turn in rollout.session.turns if turn.sampled is not None
         ]
-        stats.num_episodes += 1
         stats.num_turns += len(sampled_ids)
         stats.num_sampled += sum(map(len, sampled_ids))
         stats.num_cut += rollout.num_cut
         stats.num_malformed += rollout.num_malformed
         stats.num_refused += rollout.num_refused
-        stats.num_lost += rollout.ended in LOST

@@ -21,8 +21,9 @@ class EpisodeLimits:
     one result: a longer one is cut, with a note. `max_calls` bounds the calls of one message: those
     beyond it are not carried out and are answered with an error. `max_turns` bounds the student's
     messages in addition to the environment's own limit, `max_sampled_tokens` all tokens that it
-    writes ("max_sampled"); 0 = no limit. `tool_threads` is how many environments may answer at the
-    same time, if they allow that.
+    writes ("max_sampled"); 0 = no limit. From `compact_tokens` of context on, the student is asked
+    for a summary and goes on behind it (rollouts/self_summary.py); 0 = never. `tool_threads` is how
+    many environments may answer at the same time, if they allow that.
     """
 
     tool_timeout_s: float = 120.0
@@ -31,6 +32,7 @@ class EpisodeLimits:
     max_calls: int = 64
     max_turns: int = 0
     max_sampled_tokens: int = 0
+    compact_tokens: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.tool_timeout_s < math.inf:
@@ -43,6 +45,7 @@ class EpisodeLimits:
             ("max_calls", 1),
             ("max_turns", 0),
             ("max_sampled_tokens", 0),
+            ("compact_tokens", 0),
         ):
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
@@ -78,6 +81,7 @@ class Sampling:
             max_calls=settings.max_calls,
             max_turns=settings.max_turns,
             max_sampled_tokens=settings.max_sampled_tokens,
+            compact_tokens=settings.repo.compact_tokens if settings.env == "repo" else 0,
         )
         return cls(
             temperature=settings.temperature,

@@ -31,7 +31,7 @@ from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.repeats import same_call
 from composer_replication.data.sites.shell import SHELL_TOOLS
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, word_set
-from composer_replication.rollouts.episode import CUT, MALFORMED
+from composer_replication.rollouts.chat_format import CUT, MALFORMED
 
 Outcome = Literal["ok", "same", "other", "malformed", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "same", "other", "malformed", "undecided")

@@ -22,16 +22,17 @@ more about themselves (EnvMetadata): by `make.env_metadata`, or `TaskSource.meta
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS, RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session, Turn
@@ -39,6 +40,13 @@ from composer_replication.data.sites.by_path import files_of, load_function, use
 from composer_replication.rollouts.env_validation import FaultError, checked_metadata
 from composer_replication.rollouts.envs.env import Env, EnvMetadata, MakeEnv
 from composer_replication.rollouts.envs.method_env import MethodEnvs
+from composer_replication.rollouts.task_history import TaskSuccesses
+
+if TYPE_CHECKING:
+    from composer_replication.rollouts.episode import Rollout
+    from composer_replication.rollouts.sampling import Sampling
+    from composer_replication.rollouts.sampling_stats import SamplingStats
+    from composer_replication.tokens.renderer import Renderer
 
 SETTING = "rollouts.env"
 METHODS = ("open", "reply", "reward", "measures", "close")
@@ -79,6 +87,26 @@ class RecordedSessions:
     gap: Callable[[Session, int, Turn], float | None]
 
 
+class SampleRollouts(Protocol):
+    """Plays one episode in each environment, as `sample_rollouts` does."""
+
+    def __call__(
+        self,
+        model: Any,
+        envs: Sequence[Env],
+        *,
+        renderer: Renderer,
+        settings: Sampling,
+        author: str,
+        label: str = "",
+        version: int = -1,
+        stats: SamplingStats | None = None,
+    ) -> list[Rollout]:
+        """The rollouts of each environment's episode, in order; those of one episode share its
+        name, and the first of them has its reward."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
     """Tasks by seed: `train(seed)` is an endless stream, `monitor(seed, count)` a list; each item
@@ -87,7 +115,10 @@ class TaskSource:
     The rest is optional. `sources` are the user's files that decide what a task is; empty for a
     built-in environment. `unseen(seed, count, split)` are the tasks of an evaluation. `method_envs`
     is the environment as trainers that play by themselves want it, `recorded` what it can do with
-    sessions that were recorded in it.
+    sessions that were recorded in it. `adaptive(seed, successes)` is the training stream for a
+    student of whom it is known how often it solved each task. `replayable` = the same calls get the
+    same answers, so an evaluation plays every episode a second time to check it. `sampler` plays
+    the tasks, None = `sample_rollouts`.
     """
 
     name: str
@@ -96,8 +127,11 @@ class TaskSource:
     sources: tuple[Path, ...] = ()
     metadata: EnvMetadata = NOTHING_SAID
     unseen: Callable[[int, int, str], list[UnseenTask]] | None = None
+    adaptive: Callable[[int, TaskSuccesses], Iterator[MakeEnv]] | None = None
     method_envs: MethodEnvs | None = None
     recorded: RecordedSessions | None = None
+    replayable: bool = True
+    sampler: SampleRollouts | None = None
 
     def sha256(self) -> str:
         """A hash of the content of `sources`, "" if there are none."""
@@ -111,15 +145,20 @@ class TaskSource:
 class TaskSourceOpener:
     """A function that `task_source` marked: called without arguments, it opens its tasks."""
 
-    function: Callable[[], Iterator[TaskSource]]
+    function: Callable[..., Iterator[TaskSource]]
 
-    def __call__(self) -> AbstractContextManager[TaskSource]:
+    def __call__(
+        self, settings: RolloutSettings | None = None
+    ) -> AbstractContextManager[TaskSource]:
         """The tasks, open until the block ends."""
-        return contextmanager(self.function)()
+        wanted = inspect.signature(self.function).parameters
+        arguments = (settings or RolloutSettings(),) if wanted else ()
+        return contextmanager(self.function)(*arguments)
 
 
-def task_source(function: Callable[[], Iterator[TaskSource]]) -> TaskSourceOpener:
-    """Mark a generator that yields one TaskSource as what `rollouts.env` may name."""
+def task_source(function: Callable[..., Iterator[TaskSource]]) -> TaskSourceOpener:
+    """Mark a generator that yields one TaskSource as what `rollouts.env` may name; one with a
+    parameter gets the run's RolloutSettings."""
     return TaskSourceOpener(function)
 
 
@@ -226,18 +265,29 @@ def _of_function(path: str, make: Callable[..., Any], checked: _Checked) -> Task
 
 
 def _of_opener(
-    path: str, opener: TaskSourceOpener, checked: _Checked, *, stack: ExitStack
+    path: str,
+    opener: TaskSourceOpener,
+    checked: _Checked,
+    *,
+    stack: ExitStack,
+    settings: RolloutSettings | None,
 ) -> TaskSource:
     with checked.in_user_code(on="opening it"):
-        source = stack.enter_context(opener())
+        source = stack.enter_context(opener(settings))
     if not isinstance(source, TaskSource):
         raise ConfigError(
             f"{path} yielded {type(source).__name__}, not a TaskSource",
             where=SETTING,
             fix="see rollouts/task_source.py",
         )
+    adaptive = source.adaptive
     return replace(
         source,
+        adaptive=None
+        if adaptive is None
+        else lambda seed, successes: checked.makers(
+            partial(adaptive, seed, successes), split="train"
+        ),
         train=lambda seed: checked.makers(partial(source.train, seed), split="train"),
         monitor=lambda seed, count: list(
             checked.makers(partial(source.monitor, seed, count), split="monitor")
@@ -247,7 +297,7 @@ def _of_opener(
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[TaskSource]:
+def _opened(name: str, settings: RolloutSettings | None) -> Iterator[TaskSource]:
     """The tasks of a built-in name or of a user's function, loaded in the same way."""
     path = BUILT_IN_ENVS.get(name, name)
     named = load_function(path, setting=SETTING, built_in=BUILT_IN_ENVS)
@@ -258,7 +308,7 @@ def _opened(name: str) -> Iterator[TaskSource]:
     checked = _Checked(path=path, in_user_code=in_user_code)
     with ExitStack() as stack:
         source = (
-            _of_opener(path, named, checked, stack=stack)
+            _of_opener(path, named, checked, stack=stack, settings=settings)
             if isinstance(named, TaskSourceOpener)
             else _of_function(path, named, checked)
         )
@@ -269,11 +319,13 @@ def _unguarded(*, on: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def open_world(name: str) -> AbstractContextManager[TaskSource]:
+def open_world(
+    name: str, *, settings: RolloutSettings | None = None
+) -> AbstractContextManager[TaskSource]:
     """The tasks of a run, open until the run ends; raises ConfigError for a name that is not in the
-    table, or a useless function."""
+    table, or a useless function. `settings` are for sources that ask for them."""
     if name in BUILT_IN_ENVS or ":" in name:
-        return _opened(name)
+        return _opened(name, settings)
     raise ConfigError(
         f"no environment {name!r}",
         where=SETTING,

@@ -39,15 +39,18 @@ class StepInputs:
 
     `num_rollouts` is how many rollouts were sampled for the step, those of groups with equal
     rewards included: the policy's sum is divided by it. None = the examples that have an action
-    with an advantage. `hint_sites` is how many hint views a full step has: with fewer the hint
-    channel weighs less in proportion, so that the last few mistakes do not move the policy as far
-    as many did. 0 = it always weighs the same. `dataset` are the imported examples of the whole
-    run: a contrast takes other sites' hints from them.
+    with an advantage. `num_conversations` is how many conversations these rollouts have, if some
+    have several (a subagent, a compaction): each is an example of its own. `hint_sites` is how many
+    hint views a full step has: with fewer the hint channel weighs less in proportion, so that the
+    last few mistakes do not move the policy as far as many did. 0 = it always weighs the same.
+    `dataset` are the imported examples of the whole run: a contrast takes other sites' hints from
+    them.
     """
 
     examples: list[TrainingExample]
     pairs: list[PreferencePair]
     num_rollouts: int | None = None
+    num_conversations: int = 0
     hint_sites: int = 0
     dataset: Sequence[TrainingExample] = ()
 
@@ -71,6 +74,7 @@ class StepInputs:
             ],
             pairs=pairs,
             num_rollouts=None if live_step is None else live_step.num_rollouts,
+            num_conversations=0 if live_step is None else len(live_step.rollouts),
             hint_sites=hint_sites,
             dataset=dataset,
         )

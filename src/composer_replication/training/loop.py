@@ -24,7 +24,12 @@ from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.draws.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
-from composer_replication.training.on_policy.live import LiveStep, RolloutSource, pick_sessions
+from composer_replication.training.on_policy.live import (
+    LiveStep,
+    RolloutSource,
+    keeps_samples,
+    pick_sessions,
+)
 from composer_replication.training.on_policy.rollout_metrics import lost_rollouts
 from composer_replication.training.run.membership import ReplicaExchange
 from composer_replication.training.run.run_logger import Listener, Phase
@@ -164,7 +169,7 @@ def roll_out(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> 
     )
     groups = setup.rollouts.take(step) if sampled is None else sampled
     live_step = rollback.live.examples(groups, step=step, kl=rollback.start_kl)
-    if step % config.train.checkpoint_every == 0 or step + 1 == config.train.steps:
+    if keeps_samples(live_step, step=step, settings=config.train):
         run_logger.samples(
             step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES)
         )
@@ -198,7 +203,6 @@ def meet_replicas(
     one's, after a round that it missed."""
     if setup.shared is None:
         return steps
-    setup.run_logger.progress(lambda: "meeting the other replicas, if the round is over")
     probe = next((example.ids for example in inputs.examples), ())
     return setup.shared.after_step(steps, metrics, probe=probe)
 

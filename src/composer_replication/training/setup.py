@@ -113,6 +113,7 @@ def open_training(
         on_step=on_step,
         on_event=on_event,
         on_progress=on_progress,
+        trackers=config.train.trackers,
     )
     check_exchange(config, exchange, num_ranks=accelerator.num_processes)
     identity = {

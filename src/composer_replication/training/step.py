@@ -284,10 +284,11 @@ def step_counts(inputs: StepInputs) -> Counts:
     counts = count(inputs.examples, inputs.pairs)
     if inputs.num_rollouts is None:
         return counts
-    if inputs.num_rollouts < counts.rollouts:
+    most = max(inputs.num_rollouts, inputs.num_conversations)
+    if counts.rollouts > most:
         raise AlignmentError(
-            f"{counts.rollouts} examples have an action with an advantage, but only"
-            f" {inputs.num_rollouts} rollouts were sampled"
+            f"{counts.rollouts} examples have an action with an advantage, but only {most}"
+            " conversations were sampled"
         )
     return dataclasses.replace(counts, sampled_rollouts=inputs.num_rollouts)
 

@@ -85,7 +85,8 @@ def record_logs(
     paths: list[Path] = []
     left_out: Counter[str] = Counter()
     for (name, _), rollout in zip(tasks, rollouts, strict=True):
-        path_or_reason = _write(rollout, name, folder=folder, renderer=renderer)
+        session = to_log_session(rollout.session, seed=name, split=SPLIT)
+        path_or_reason = write_episode(rollout, session, folder=folder, renderer=renderer)
         if isinstance(path_or_reason, Path):
             paths.append(path_or_reason)
         else:
@@ -106,11 +107,13 @@ def renders_to(session: Session, rollout: Rollout, *, renderer: Renderer) -> boo
     return ids[: len(rollout.ids)] == rollout.ids
 
 
-def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> Path | str:
-    """The path of the log, or the reason why there is none."""
+def write_episode(
+    rollout: Rollout, session: Session, *, folder: Path, renderer: Renderer
+) -> Path | str:
+    """The path of the log of an episode, or the reason why there is none; `session` is the episode
+    as a log can hold it."""
     if rollout.num_malformed or rollout.num_cut:
         return "malformed_call" if rollout.num_malformed else "cut_off"
-    session = to_log_session(rollout.session, seed=name, split=SPLIT)
     if not renders_to(session, rollout, renderer=renderer):
         return "other_tokens"
     redactor = Redactor()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from composer_replication.core.site import Answer
+from composer_replication.core.site import Answer, turn_site_id
 from composer_replication.core.teacher import Request
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.actions import canonical_action
@@ -28,7 +28,7 @@ def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer,
     those of its task.
     """
     env = env_before(session, turn, sandbox=sandbox)
-    answers = teacher_answers(env, site_id=f"{session.id}:{turn}:-")
+    answers = teacher_answers(env, site_id=turn_site_id(session.id, turn))
     env.close()
     return answers
 

@@ -29,8 +29,8 @@ from composer_replication.core.trace import (
     ToolResult,
     Turn,
 )
+from composer_replication.rollouts.chat_format import MALFORMED
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
-from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.workshop.task_tests import RunsTests, TestReport, run_tests
 from composer_replication.workshop.tasks import Task
 from composer_replication.workshop.vocabulary import LISTER, TESTER

@@ -20,7 +20,6 @@ from composer_replication.core.site import Site
 from composer_replication.core.teacher import request_to_json
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.hint_reader import (
-    BadReading,
     NamedMistake,
     Reading,
     _count_votes,
@@ -29,6 +28,7 @@ from composer_replication.data.hints.hint_reader import (
     read_session,
     reading_requests,
 )
+from composer_replication.data.hints.reader_calls import BadReading
 from composer_replication.data.hints.reader_hints import score_named_mistakes, write_reader_hints
 from composer_replication.data.hints.windows import TextWindow, estimate_tokens, windows_of
 from composer_replication.data.teachers.asking import Asker

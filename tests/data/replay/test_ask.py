@@ -263,3 +263,44 @@ def test_the_authors_family_is_left_out() -> None:
         )
     )
     assert [result.outcome for result in asked] == ["outvoted"]
+
+
+def answered_by(*rows: tuple[str, str, Turn]) -> tuple[Answer, ...]:
+    """Answers of (teacher, family, message)."""
+    return tuple(Answer(site_id="x", teacher=t, family=f, turn=turn) for t, f, turn in rows)
+
+
+def recorded_votes(answers: tuple[Answer, ...], *, family: str = "") -> tuple[dict, dict]:
+    recorded = session(GO, call("c1", "list"))
+    (turn,) = replay([recorded], lambda *_: answers, min_families=3, family_of=lambda _: family)
+    record = turn.record()
+    return record["votes"], record["no_votes"]
+
+
+def test_the_record_of_a_turn_says_for_which_action_each_answer_voted_or_why_not() -> None:
+    same, search, read = call("x", "list"), call("x", "search"), call("x", "read")
+    nothing = Turn(role="assistant", author=MODEL, blocks=())
+    votes, no_votes = recorded_votes(
+        answered_by(
+            ("a1", "a", same),
+            ("b1", "b", search),
+            ("c1", "c", read),
+            ("d1", "d", search),
+            ("e1", "e", search),  # of two models of one family that differ neither votes
+            ("e2", "e", read),
+            ("f1", "f", nothing),
+            ("g1", "own", search),
+        ),
+        family="own",
+    )
+    assert votes == {"a1": 0, "b1": 1, "d1": 1, "c1": 2}
+    assert no_votes == {"e1": "divided", "e2": "divided", "f1": "no_action", "g1": "own_family"}
+
+
+def test_one_family_alone_is_not_weighed_and_the_minority_of_a_family_has_no_vote() -> None:
+    search, read = call("x", "search"), call("x", "read")
+    assert recorded_votes(answered_by(("a1", "a", search))) == ({}, {"a1": "not_weighed"})
+    votes, no_votes = recorded_votes(
+        answered_by(("a1", "a", search), ("a2", "a", search), ("a3", "a", read), ("b1", "b", read))
+    )
+    assert votes == {"a1": 1, "a2": 1, "b1": 2} and no_votes == {"a3": "divided"}

@@ -10,15 +10,17 @@ It runs in a thread of its own, so that the program under test may be another pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 INPUT_USD, OUTPUT_USD = 1e-6, 4e-6  # a token
 OUTPUT_TOKENS = 20
+HOLD_S = 20.0
 BEHAVIOURS = (
     "ok", "429", "500", "502", "hang", "cut", "closed", "no_usage", "no_cost", "unknown_tool",
     "bad_arguments", "error_in_200",
@@ -43,7 +45,8 @@ class SeenRequest:
 @dataclass
 class Endpoint:
     """See the module docstring. `plan` says how request `number` is treated; `act` gives the tool
-    call of an answer."""
+    call of an answer. A model's first request is answered at once, the others when `hold` of them
+    were here at the same time (or after `HOLD_S`): a busy machine shows as many as an idle one."""
 
     plan: Plan = lambda number, body: "ok"
     act: Callable[[dict[str, Any]], tuple[str, dict[str, Any]] | str] = lambda body: (
@@ -51,6 +54,7 @@ class Endpoint:
         {"path": "a.py"},
     )
     delay_s: float = 0.0
+    hold: int = 0
     retry_after: str = "0.01"
     echo_key: bool = False
     input_usd: float = INPUT_USD
@@ -67,7 +71,7 @@ class Endpoint:
         """The sum on the provider's own bill."""
         return sum(logged.usd for logged in self.seen)
 
-    def __enter__(self) -> Endpoint:
+    def __enter__(self) -> Self:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
         self._thread.start()
@@ -80,6 +84,7 @@ class Endpoint:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._held = asyncio.Event()
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
         self._port = server.sockets[0].getsockname()[1]
         ready.set()
@@ -99,11 +104,11 @@ class Endpoint:
                     for n, _, v in (header.partition(":") for header in head.split("\r\n")[1:])
                     if n
                 }
-                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.at_once += 1
                 self.most_at_once = max(self.most_at_once, self.at_once)
                 try:
-                    if not await self._answer(writer, body, headers.get("authorization", "")):
+                    if not await self._route(writer, head.split(" ", 2), headers, body):
                         break
                 finally:
                     self.at_once -= 1
@@ -111,6 +116,16 @@ class Endpoint:
             pass
         finally:
             writer.close()
+
+    async def _route(
+        self,
+        writer: asyncio.StreamWriter,
+        request: list[str],
+        headers: dict[str, str],
+        body: bytes,
+    ) -> bool:
+        """Treat one request, whose method and path `request` begins with."""
+        return await self._answer(writer, json.loads(body), headers.get("authorization", ""))
 
     async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any], key: str) -> bool:
         """Treat one request; return False if the connection is to be closed afterwards."""
@@ -124,7 +139,13 @@ class Endpoint:
         logged = SeenRequest(
             name_of(body), body["model"], body, key, behaviour, 0.0 if free else usd, False
         )
+        first = all(request.model != logged.model for request in self.seen)
         self.seen.append(logged)
+        if self.at_once >= self.hold:
+            self._held.set()
+        if self.hold and not first:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._held.wait(), HOLD_S)
         await asyncio.sleep(self.delay_s)
         if behaviour == "hang":
             await asyncio.sleep(3600)
@@ -196,7 +217,7 @@ class Endpoint:
         retry: bool = False,
         cut: bool = False,
     ) -> bool:
-        data = json.dumps(value).encode()
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
         later = f"retry-after: {self.retry_after}\r\n" if retry else ""
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{later}"
         if cut:  # the length matches what is sent: only the JSON is cut

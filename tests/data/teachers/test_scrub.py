@@ -114,7 +114,10 @@ def test_the_time_grows_with_the_length_alone() -> None:
     for piece in ("\\", "%25", "\\u0073k-pla", "a ", "QUJD", "7f:", "\x1b[", " ", "&#0"):
         spent: list[float] = []
         for num in (2_000, 40_000):
-            begun = time.process_time()
-            SCRUB.text(piece * (num // len(piece)))
-            spent.append(time.process_time() - begun)
+            runs: list[float] = []
+            for _ in range(3):  # the best of three: a busy machine is not our slowness
+                begun = time.process_time()
+                SCRUB.text(piece * (num // len(piece)))
+                runs.append(time.process_time() - begun)
+            spent.append(min(runs))
         assert spent[1] < 80 * max(spent[0], 0.002), piece

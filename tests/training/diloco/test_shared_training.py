@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,13 @@ pytest.importorskip("obstore")
 from composer_replication.core.config.root import Config  # noqa: E402
 from composer_replication.core.errors import ConfigError, SlotTakenError  # noqa: E402
 from composer_replication.core.rundir import RunDir  # noqa: E402
+from composer_replication.training.diloco import shared_training  # noqa: E402
 from composer_replication.training.diloco.blob_store import ObjectStore, open_store  # noqa: E402
-from composer_replication.training.diloco.shared_training import ObjectStoreExchange  # noqa: E402
+from composer_replication.training.diloco.clock import Clock  # noqa: E402
+from composer_replication.training.diloco.shared_training import (  # noqa: E402
+    ObjectStoreExchange,
+    code_version,
+)
 from composer_replication.training.loop import train  # noqa: E402
 from tests.training.diloco.toy_replicas import in_threads, shared  # noqa: E402
 from tests.training.small_student import (  # noqa: E402
@@ -100,6 +107,36 @@ def test_two_replicas_end_every_round_with_the_same_weights(tmp_path: Path) -> N
     assert [step for step, _ in run_a.checkpoints()] == [2, 4, 6]
 
 
+class TalkingClock(Clock):
+    """Its sleeps take no time, and write down what the replica says that it is doing."""
+
+    def __init__(self) -> None:
+        self.now, self.said = 0.0, set[str]()
+        self.phases: list[Callable[[], str]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.said.add(self.phases[-1]())
+
+
+def test_who_is_waited_for_is_said(tmp_path: Path) -> None:
+    clock, config = TalkingClock(), config_of(replicas=2)
+    exchange = ObjectStoreExchange(store=memory_store(), clock=clock)
+    train(
+        config,
+        student=make_student(),
+        examples=EXAMPLES,
+        run=make_run(tmp_path, config, name="r"),
+        exchange=exchange,
+        on_progress=clock.phases.append,
+    )
+    assert "round 0: waiting for replica 1, about 100 s at most (train.sync.grace_s)" in clock.said
+    assert clock.now >= 100, "nobody else came"
+
+
 def test_slot_0_draws_what_a_single_process_does() -> None:
     alone = make_config()
     for slot, same in ((0, True), (1, False)):
@@ -153,6 +190,26 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="codec: none -> int8"):
         run_replica(tmp_path / "c", other, store, name="r")
+
+
+def test_other_code_is_refused_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, config = memory_store(), config_of()
+    run_replica(tmp_path / "a", config, store, name="r")
+    before = {key: store.get(key) for key in store.list("")}
+    package = tmp_path / "package"
+    (package / "losses").mkdir(parents=True)
+    (package / "losses" / "policy.py").write_text("x = 1\n", "utf-8")
+    other = code_version(package)
+    (package / "losses" / "policy.py").write_text("x = 2\n", "utf-8")
+    code_version.cache_clear()
+    assert code_version(package) != other and code_version() not in (other, code_version(package))
+    monkeypatch.setattr(shared_training, "code_version", lambda: other)
+    with pytest.raises(ConfigError, match=re.escape(f" -> {other}")) as raised:
+        run_replica(tmp_path / "b", config, store, name="r")
+    assert "version" in str(raised.value.fix)
+    assert {key: store.get(key) for key in store.list("")} == before, "the run is as it was"
 
 
 def test_other_start_weights_are_refused(tmp_path: Path) -> None:

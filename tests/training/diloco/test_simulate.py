@@ -121,7 +121,7 @@ def test_the_ring_by_hand() -> None:
     assert ring(replace(SMALL, replicas=4), syncs=5).sync_s == pytest.approx(33.0)
 
 
-@pytest.mark.parametrize(("replicas", "gather"), [(2, "peer"), (4, "peer"), (4, "tree")])
+@pytest.mark.parametrize(("replicas", "gather"), [(2, "peer"), (4, "tree")])
 def test_the_prediction_is_within_15_percent_of_real_replicas(replicas: int, gather: str) -> None:
     scenario = replace(THROTTLED, replicas=replicas, gather=gather, fanout=2)
     real, predicted = measured(scenario), simulate(scenario).sync_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,12 +16,13 @@ from torch import Tensor
 
 from composer_replication.core.errors import ComposerError
 from composer_replication.training.diloco.blob_store import BlobStore, ObjectStore, open_store
-from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import (
     FlatWeights,
     schema_sha256,
     vector_sha256,
 )
+from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 from tests.training.diloco.faulty_stores import DyingStore
@@ -158,21 +158,23 @@ class Child:
         """Start one; `point` is where it kills itself, `options` change spec, timing, takeover."""
         context = multiprocessing.get_context("forkserver")  # PyTorch is imported once
         context.set_forkserver_preload([__name__])
-        lines = context.Queue()
-        child = context.Process(target=_child, args=(url, slot, rounds, point, options, lines))
+        lines, end = context.Pipe(duplex=False)
+        child = context.Process(target=_child, args=(url, slot, rounds, point, options, end))
         child.start()
+        end.close()
         return cls(child, lines)
 
     def next_round(self) -> dict[str, Any]:
         """What the replica reports of its next sync."""
-        return self.lines.get(timeout=120)
+        assert self.lines.poll(120), "no report"
+        return self.lines.recv()
 
     def end(self) -> list[dict[str, Any]]:
         """Wait for its end; returns what it reported meanwhile."""
         reports: list[dict[str, Any]] = []
-        while self.process.is_alive() or not self.lines.empty():
-            with contextlib.suppress(queue.Empty):
-                reports.append(self.lines.get(timeout=0.05))
+        with contextlib.suppress(EOFError):
+            while True:
+                reports.append(self.lines.recv())
         self.process.join()
         return reports
 
@@ -202,12 +204,11 @@ def _child(
             (result,) = train_toy(model, replica, until=replica.exchange.round + 1)
             report = {"round": result.round, "hash": result.theta_sha256}
             slots = result.commits[0].slots
-            lines.put({**report, "mine": result.contributed, "slots": slots})
+            # sent at once, as the replica may be killed in its next request
+            lines.send({**report, "mine": result.contributed, "slots": slots})
         replica.exchange.leave()
     except ComposerError as error:
-        lines.put({"error": str(error)})
-        lines.close()
-        lines.join_thread()
+        lines.send({"error": str(error)})
         sys.exit(error.exit_code)
 
 

@@ -7,8 +7,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.reader_settings import ReaderSettings
+from composer_replication.core.config.reader_settings import (
+    CandidateReaderSettings,
+    ReaderSettings,
+)
 
+Signal = Literal["rejections", "corrections", "taken_back", "blame", "waste"]
 HintPosition = Literal["system", "user", "reminder", "result"]
 
 
@@ -55,6 +59,17 @@ class SitesSettings(Settings):
     detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
     """Names of built-in detectors, or your own as "package.module:function". The list replaces the
     default, so name the built-in ones that should stay."""
+    signals: tuple[Signal, ...] = ("rejections", "corrections", "taken_back", "blame", "waste")
+    """Mistakes that no tool reports: what people stopped and corrected, edits that were taken back,
+    the edit that broke a check, and calls that could bring nothing new. Shown and counted, kept out
+    of lm_ce, and trained on only if `train_kinds` names the kind; () = none of them."""
+    train_kinds: tuple[str, ...] = ()
+    """Kinds of `signals` that become mistakes, such as "user_rejected": none, until the precision
+    of a kind was measured on labels made without sight of its rules."""
+    min_confidence: float = Field(default=0.85, ge=0.0, le=1.0)
+    """A site of `train_kinds` becomes a mistake only if its rule, with the reader's verdict if
+    there is one, is at least this sure."""
+    reader: CandidateReaderSettings = CandidateReaderSettings()
     error_kind: str = ""
     """"package.module:function" of (text, tool=...) that renames the kind of an error result; an
     empty name or None keeps the detector's kind, "" = all kinds as detected."""
@@ -79,6 +94,9 @@ class HintsSettings(Settings):
     rules_file: str = ""
     """Your own rules (CLAUDE.md, AGENTS.md); a rule that names the tool or kind of a mistake
     becomes its hint."""
+    no_answers: bool = True
+    """Leave out a hint made of a person's words that says what a later message did; false = it is
+    kept, and marked "later:answer" in the hint's `knows`."""
     max_words: int = Field(default=120, gt=0)
     """A longer hint is refused."""
     position: HintPosition = "system"

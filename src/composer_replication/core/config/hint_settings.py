@@ -99,6 +99,8 @@ class HintSettings(Settings):
     trust: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of the live teacher's logits; read if teacher = "trust_region"."""
     temperature: float = Field(default=1.0, gt=0.0)
+    """Divides the logits of teacher and student before they are compared; above 1 the unlikely
+    tokens count for more."""
     combination: Literal["additive", "convex", "advantage", "bounded"] = "additive"
     """The channel's combination with the policy: "additive" = a separate loss; "convex" = policy 1
     - weight, hint weight; "advantage" = no loss, but weight * evidence is added to the sampled

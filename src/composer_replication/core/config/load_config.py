@@ -47,11 +47,14 @@ MAX_BYTES = 2**20  # of a settings file
 PATH_KEYS = (
     "work_dir",
     "ingest.logs",
+    "sites.reader.recorded",
     "hints.rules_file",
     "hints.reader.recorded",
     "build.pairs",
     "replay.recorded",
     "rollouts.server.weights_dir",
+    "rollouts.repo.tasks",
+    "rollouts.repo.program_folders",
 )
 """Settings whose values are paths, or lists of them."""
 _SECRET_KEY = re.compile(r"(api_?key|token|secret|passw(or)?d|credential)s?$", re.IGNORECASE)

@@ -192,6 +192,8 @@ RULES: Mapping[str, Rule] = {
     "ingest.scanner": _if_set("runs"),
     "sites.detectors": _python,
     "sites.error_kind": _if_set("runs", "the Python of "),
+    "sites.reader.teacher": _if_set("sends", "your sessions to "),
+    "sites.reader.recorded": _path,
     "hints.writer": _reader,
     "hints.reader.teacher": _if_set("sends", "your sessions to "),
     "hints.reader.recorded": _path,
@@ -206,8 +208,11 @@ RULES: Mapping[str, Rule] = {
     "curate.data_juicer_python": _if_set("runs"),
     "build.pairs": _path,
     "rollouts.env": _env,
+    "rollouts.player": _if_set("runs"),
+    "rollouts.repo.program_folders": _path,
     "train.sync.url": _if_set("sends", "the student's weights to "),
     "rollouts.server.url": _if_set("sends", "what the student reads to "),
+    "rollouts.repo.tasks": _if_set("runs", "the interpreters that are named in "),
     "rollouts.server.weights_dir": _if_set("writes", "weights into "),
 }
 """Setting -> rule that says what a value can do; the rule returns None for a harmless value."""
@@ -225,6 +230,8 @@ HARMLESS = frozenset(
         "ingest.authors",
         "build.authors",
         "rollouts.server.model",
+        "rollouts.repo.held_out",
+        "sites.train_kinds",
         "evaluate.targeted_kinds",
     )
 )

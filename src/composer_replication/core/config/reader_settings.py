@@ -1,4 +1,5 @@
-"""Settings of hints that a model writes (`recompose hints --writer reader`)."""
+"""Settings of the reader models: one that writes hints (`recompose hints --writer reader`), and one
+that judges the candidates of `recompose sites`."""
 
 from __future__ import annotations
 
@@ -41,3 +42,31 @@ class ReaderSettings(Settings):
                 " little that is new"
             )
         return self
+
+
+class CandidateReaderSettings(Settings):
+    """A model that is shown what `sites.signals` found, one candidate in each call, and answers
+    which message is mistaken; without a name nobody is asked."""
+
+    teacher: str = ""
+    """Name of a table [replay.teacher.NAME], or of a built-in teacher; its cost counts against
+    replay.max_usd, in the same ledger."""
+    recorded: str = ""
+    """A file of the reader's answers (site_answers.jsonl of an earlier run) to use instead of
+    asking a model."""
+    votes: int = Field(default=1, ge=1)
+    """Number of times that each candidate is read; a verdict needs more than half of them."""
+    unmatched: int = Field(default=50, ge=0)
+    """Most human messages that are shown although no rule calls them a correction, over all
+    sessions together; a message that the reader names there is shown, and never trained on."""
+    prompt_tokens: int = Field(default=4_000, ge=1_500)
+    """Longest prompt, by estimate: the candidate, what happened later, and the messages around."""
+    answer_tokens: int = Field(default=1_000, gt=0)
+    """Longest answer; a model that thinks first needs room for it."""
+    temperature: float = Field(default=0.7, ge=0.0)
+    """Temperature of each reading; at 0 all votes would be the same."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether somebody is to be asked, or was."""
+        return bool(self.teacher or self.recorded)

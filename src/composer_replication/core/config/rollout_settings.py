@@ -12,7 +12,10 @@ from composer_replication.core.config.base import Settings
 from composer_replication.core.config.teacher_settings import TeacherSettings
 
 BUILT_IN_ENVS: Mapping[str, str] = MappingProxyType(
-    {"workshop": "composer_replication.workshop.workshop_tasks:workshop_tasks"}
+    {
+        "workshop": "composer_replication.workshop.workshop_tasks:workshop_tasks",
+        "repo": "composer_replication.repositories.playing.repo_source:repo_tasks",
+    }
 )
 """The environments that have a name of their own in `rollouts.env`, and the function behind each:
 it is loaded like a function of the user's, and no module outside its package imports it."""
@@ -48,14 +51,47 @@ class ServerSettings(Settings):
     after a hand-over, in nats."""
 
 
+class RepoSettings(Settings):
+    """Tasks of your own repositories, as `recompose tasks make` wrote them, played with the tools
+    of Claude Code; for rollouts.env = "repo"."""
+
+    tasks: str = ""
+    """The folder of tasks.jsonl; "" = `tasks` in the work folder."""
+    turns: int = Field(default=40, gt=0)
+    """Most messages of an episode."""
+    command_s: float = Field(default=60.0, gt=0.0)
+    """Seconds that one command may take."""
+    held_out: tuple[str, ...] = ()
+    """Repositories whose tasks are never trained on: they are the monitor's and the evaluation's.
+    Without names, `held_out_share` of them, by a hash of the name."""
+    held_out_share: float = Field(default=0.2, ge=0.0, lt=1.0)
+    """Share of the repositories that are held out; of a single repository, of its tasks."""
+    floor: float = Field(default=0.02, gt=0.0, le=0.25)
+    """The least weight of a task in the draw: it is p(1 - p), with the student's own success p."""
+    compact_tokens: int = Field(default=0, ge=0)
+    """Tokens of context from which on the student is asked for a summary; it goes on with the task
+    and that summary alone. The summary is trained on, and the reward of the episode is that of each
+    part. 0 = never; with an agent program (rollouts.player), that program decides."""
+    program_s: float = Field(default=900.0, gt=0.0)
+    """Seconds that an agent program (rollouts.player) may take for an episode."""
+    program_folders: tuple[str, ...] = ()
+    """Folders that the program needs beside its own installation; it sees them read-only, under
+    the same path."""
+
+
 class RolloutSettings(Settings):
     """The environment in which the student acts while it is trained; without one, `train` uses
     imported logs only."""
 
     env: str = ""
-    """"" = no live rollouts; "workshop" = the built-in small coding environment;
+    """"" = no live rollouts; "workshop" = the built-in small coding environment; "repo" = tasks of
+    your own repositories (docs/tasks.md);
     "path/to/file.py:function" or "package.module:function" = your own environment
     (docs/rollouts.md)."""
+    player: str = ""
+    """Who plays the tasks of your repositories with the student's messages: "" = this program with
+    Claude Code's tools; "claude-code", "codex", "opencode", "mini-swe-agent", or a command line
+    with {task} and {url} = that agent program, in the sandbox (docs/tasks.md)."""
     groups: int = Field(default=8, gt=0)
     """Tasks per step."""
     group_size: int = Field(default=6, ge=2)
@@ -66,6 +102,8 @@ class RolloutSettings(Settings):
     """At most this many mistaken messages of a step go to the hint channel; if there are more, they
     are sampled and the others counted. With fewer, the channel weighs less in proportion."""
     temperature: float = Field(default=1.0, gt=0.0)
+    """Temperature of the student's sampling. The log-probs that are kept are the model's
+    own, at 1."""
     max_new_tokens: int = Field(default=64, gt=0)
     """Longest message."""
     max_context_tokens: int = Field(default=1024, gt=0)
@@ -75,6 +113,7 @@ class RolloutSettings(Settings):
     generator: Literal["local", "served"] = "local"
     """Who writes the student's messages: this process, or the server of [rollouts.server]."""
     server: ServerSettings = ServerSettings()
+    repo: RepoSettings = RepoSettings()
     refresh_every: int = Field(default=1, gt=0)
     """Steps between two hand-overs of weights to the server; the first step of every launch has
     one."""
@@ -111,6 +150,19 @@ class RolloutSettings(Settings):
     @model_validator(mode="after")
     def _generator(self) -> Self:
         server = self.server
+        if self.player and self.env != "repo":
+            raise ValueError("player is about tasks of your repositories: set env = 'repo'")
+        if self.repo.compact_tokens and self.player:
+            raise ValueError(
+                "repo.compact_tokens is about this program's own player: an agent program compacts"
+                " its context by itself; leave player or repo.compact_tokens out"
+            )
+        if self.repo.compact_tokens >= self.max_context_tokens:
+            raise ValueError(
+                f"repo.compact_tokens = {self.repo.compact_tokens} leaves no room for a summary in"
+                f" max_context_tokens = {self.max_context_tokens}: lower it, or raise"
+                " max_context_tokens"
+            )
         if self.overlap and not self.env:
             raise ValueError("overlap is about live rollouts: set env, or overlap = 0")
         if self.overlap > self.max_staleness:
@@ -196,6 +248,7 @@ class ReplaySettings(Settings):
     max_answer_tokens: int = Field(default=1024, gt=0)
     """Longest answer."""
     temperature: float = Field(default=0.0, ge=0.0)
+    """Temperature of the answers; 0 = the likeliest."""
     timeout_s: float = Field(default=180.0, gt=0.0)
     """Seconds that an attempt may take; one that takes longer may be billed and stays booked."""
     attempts: int = Field(default=6, gt=0)
@@ -268,6 +321,7 @@ class EvaluateSettings(Settings):
     targeted_kinds: tuple[str, ...] = ("unknown_tool", "bad_arguments")
     """Kinds of mistakes that the hints are about; all other kinds are counted together."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Temperature of the students that are played; 0 = the likeliest token."""
     samples: int = Field(default=2000, ge=200)
     """Bootstrap samples of an interval."""
     workers: int = Field(default=1, gt=0)

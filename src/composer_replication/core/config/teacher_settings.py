@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
 
@@ -70,6 +70,14 @@ class TeacherSettings(Settings):
     second."""
     body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the request, e.g. {reasoning = {effort = "low"}}."""
+    batch: bool = False
+    """Ask through the provider's Batch API (OpenAI's format: a file of questions, answers within
+    24 hours), which costs less. Only teachers of `recompose replay` behind a paid endpoint."""
+    batch_discount: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """The share by which an answer in a batch is cheaper: .5 = half the price. None = what the
+    provider publishes where that is known (OpenAI: .5), else 0."""
+    batch_poll_s: float = Field(default=30.0, gt=0.0)
+    """Seconds between two looks at a batch that is being answered."""
     at_once: int = Field(default=8, gt=0)
     """Calls to this endpoint at the same time."""
     per_minute: float = Field(default=0.0, ge=0.0)
@@ -96,3 +104,18 @@ class TeacherSettings(Settings):
                 " kept"
             )
         return body
+
+    @model_validator(mode="after")
+    def _batches_are_paid_and_in_openais_format(self) -> Self:
+        if not self.batch:
+            return self
+        if self.kind == "local" or not (
+            self.max_input_usd_per_mtok or self.max_output_usd_per_mtok or self.max_request_usd
+        ):
+            raise ValueError("batch is for paid endpoints: a free teacher answers at once")
+        if urlsplit(self.base_url).hostname == urlsplit(OPENROUTER).hostname:
+            raise ValueError(
+                "OpenRouter takes batches in a format of its own, which is not supported: set"
+                " base_url to the provider's own address, or leave batch out"
+            )
+        return self

@@ -59,6 +59,7 @@ class PolicySettings(Settings):
     """The policy channel on live rollouts: RL on the rewards of groups (see [rollouts])."""
 
     weight: float = Field(default=0.0, ge=0.0)
+    """The channel's share (see train.balance); 0 = off."""
     objective: Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo", "dppo", "dppo_symmetric"] = (
         "dr_grpo"
     )
@@ -79,13 +80,14 @@ class PolicySettings(Settings):
     length: LengthSettings = LengthSettings()
     behaviours: dict[str, float] = Field(default_factory=dict)
     """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls,
-    unresolvable_calls, unfinished_todos, repeated_calls, one_tool_only."""
+    unresolvable_calls, unfinished_todos, repeated_calls, one_tool_only, broken_promises."""
 
 
 class LmSettings(Settings):
     """The policy channel on imported logs: masked cross-entropy, named lm_ce."""
 
     weight: float = Field(default=1.0, ge=0.0)
+    """The channel's share (see train.balance); 0 = off."""
 
 
 class PreferenceSettings(Settings):
@@ -93,6 +95,7 @@ class PreferenceSettings(Settings):
     is about."""
 
     weight: float = Field(default=0.0, ge=0.0)
+    """The channel's share (see train.balance); 0 = off."""
     objective: Literal["dpo", "dpo_norm", "ipo", "simpo", "clone"] = "dpo"
     """"dpo_norm" = DPO on log-probs per token instead of sums; "ipo" and "simpo" use those too,
     simpo without a reference. "clone" = cross-entropy on the chosen side alone: a control, not a
@@ -199,6 +202,7 @@ class TrainSettings(Settings):
     verl: VerlSettings = VerlSettings()
     prime_rl: PrimeRlSettings = PrimeRlSettings()
     steps: int = Field(default=20, gt=0)
+    """Optimiser steps of the run."""
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs are added in proportion. 1 cannot feed
     both channels."""
@@ -230,8 +234,12 @@ class TrainSettings(Settings):
     `qlora`: bitsandbytes); matrices of fewer than 4096 numbers keep float32. It pays if all weights
     are trained: adapters have few."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Highest rate of the optimiser, reached after `warmup_steps`."""
     warmup_steps: int = Field(default=2, ge=0)
+    """Steps in which the rate grows in a straight line; from there it falls in one, to 0 after the
+    last step."""
     weight_decay: float = Field(default=0.0, ge=0.0)
+    """AdamW's decoupled decay of the weights."""
     max_grad_norm_ratio: float = Field(default=4.0, ge=0.0)
     """Clip outliers: a gradient norm above this many times the running mean of the preceding steps
     is clipped to that; 0 = off."""
@@ -247,7 +255,12 @@ class TrainSettings(Settings):
     preference: PreferenceSettings = PreferenceSettings()
     placebo: tuple[
         Literal[
-            "shuffled_hints", "neutral_hints", "permuted_rewards", "random_rewards", "swapped_pairs"
+            "shuffled_hints",
+            "neutral_hints",
+            "permuted_rewards",
+            "random_rewards",
+            "permuted_penalties",
+            "swapped_pairs",
         ],
         ...,
     ] = ()
@@ -271,7 +284,12 @@ class TrainSettings(Settings):
     """Steps between two measurements of each channel's gradient norm over the parameters, by a
     separate backward."""
     checkpoint_every: int = Field(default=10, gt=0)
+    """Steps between two checkpoints; the last step always writes one."""
     keep_checkpoints: int = Field(default=3, gt=0)
+    """Newest checkpoints to keep; older ones are deleted."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Mirrors of metrics.jsonl in these trackers' own files (extras of the same names), on this
+    machine only: TensorBoard and offline W&B in RUN/trackers, Trackio in its own folder."""
 
     @model_validator(mode="after")
     def _the_clip_does_not_close(self) -> Self:

@@ -19,20 +19,23 @@ length and of the words hold all the same.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.config.reader_settings import ReaderSettings
-from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
+from composer_replication.core.errors import ComposerError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request, Teacher
-from composer_replication.core.trace import HARNESS, Session, Text, Turn
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.reader_calls import (
+    BadReading,
+    ask_all,
+    reader_requests,
+    reading_json,
+)
 from composer_replication.data.hints.windows import (
     TextWindow,
     call_names,
@@ -93,10 +96,6 @@ SCHEMA: dict[str, Any] = {
         }
     },
 }
-
-
-class BadReading(Exception):
-    """A reading in the wrong form; the message gives the reason and quotes nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +160,15 @@ def reading_requests(
             for turn in session.turns[max(window.start, session.copied) : window.end]
         ):
             continue
-        turns = (
-            Turn(role="system", author=HARNESS, blocks=(Text(INSTRUCTIONS),)),
-            Turn(role="user", author=HARNESS, blocks=(Text(redactor.text(window.text)),)),
+        asked = reader_requests(
+            INSTRUCTIONS,
+            window.text,
+            about=f"{session.id}#{window.start}-{window.end}",
+            settings=settings,
+            schema=SCHEMA,
+            redactor=redactor,
         )
-        for vote in range(settings.votes):
-            request = Request(
-                turns=turns,
-                max_tokens=settings.answer_tokens,
-                temperature=settings.temperature,
-                sample=vote,
-                schema=SCHEMA,
-                about=f"{session.id}#{window.start}-{window.end}.{vote}",
-            )
-            requests.append((window, request))
+        requests += [(window, request) for request in asked]
     return requests
 
 
@@ -189,48 +183,24 @@ async def read_session(
     """Read a session: ask, check each reading, count the votes; the asker's ledger books the
     cost."""
     requests = reading_requests(session, settings=settings, redactor=redactor)
-    replies = await asyncio.gather(*(_ask(asker, teacher, request) for _, request in requests))
-    void: Counter[str] = Counter()
+    replies = await ask_all(
+        requests,
+        lambda window, text: parse_reading(text, session=session, window=window),
+        teacher=teacher,
+        asker=asker,
+    )
     votes: dict[TextWindow, list[tuple[NamedMistake, ...]]] = {window: [] for window, _ in requests}
-    answers: list[Answer] = []
-    stopped: ComposerError | None = None
-    for (window, _), answer in zip(requests, replies, strict=True):
-        if isinstance(answer, BudgetError) or (isinstance(answer, TeacherError) and answer.for_all):
-            stopped = stopped or answer
-        if isinstance(answer, ComposerError):
-            void["not answered"] += 1
-            continue
-        answers.append(answer)
-        try:
-            votes[window].append(parse_reading(answer.turn.text, session=session, window=window))
-        except BadReading as error:
-            void[str(error)] += 1
+    for window, mistakes in replies.votes:
+        votes[window].append(mistakes)
     flags, unsure = _count_votes(votes, settings=settings)
     return Reading(
         session_id=session.id,
         flags=flags,
-        answers=tuple(answers),
+        answers=tuple(answer for _, answer in replies.answers),
         num_asked=len(requests),
         unsure=unsure,
-        void=dict(void.most_common()),
-        stopped=stopped,
-    )
-
-
-async def _ask(asker: Asker, teacher: Teacher, request: Request) -> Answer | ComposerError:
-    try:
-        bought = await asker.ask(teacher, request)
-    except (TeacherError, BudgetError) as error:
-        return error
-    reply = bought.reply
-    return Answer(
-        site_id=request.about,
-        teacher=teacher.name,
-        family=teacher.family,
-        turn=reply.turn,
-        usd=bought.usd,
-        problem=reply.problem,
-        request=bought.key,
+        void=dict(replies.void.most_common()),
+        stopped=replies.stopped,
     )
 
 
@@ -241,13 +211,7 @@ def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[N
     A code fence around the JSON is removed, nothing else is repaired. Messages copied from another
     session are left out: they are read there.
     """
-    body = text.strip()
-    if body.startswith("```") and body.endswith("```"):
-        body = body.removesuffix("```").partition("\n")[2]
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadReading("not JSON") from None
+    value = reading_json(text)
     if (
         not isinstance(value, dict)
         or value.keys() != {"mistakes"}

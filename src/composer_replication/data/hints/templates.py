@@ -142,6 +142,14 @@ TEMPLATES: dict[str, str] = {
     ),
     "known_refs": "Branches seen so far: {refs}.",
     "list_refs": "Run `git branch --all` first: it lists the branches by name.",
+    "broke_check": "Look through the new lines before you write them: they hold {fault}.",
+    "taken_back": (
+        "Leave {name} as it is in the lines that this step is about to change: this was taken back."
+    ),
+    "taken_back_words": (
+        "What this step is about to change in {name} was taken back. The user, on that: {words}"
+    ),
+    "persons_words": "The user, on the step that comes now: {words}",
     "rules": "{rule}",
 }
 

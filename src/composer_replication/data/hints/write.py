@@ -11,7 +11,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from composer_replication.data.hints.leak import (
     grams,
 )
 from composer_replication.data.hints.mistaken import named_operand, prohibition
+from composer_replication.data.hints.persons_writers import ANSWER, PERSON, answer_in_words
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
 from composer_replication.data.hints.seen import known_paths_near, track_places
@@ -64,7 +65,8 @@ KNOWN_KINDS = frozenset(
 class Refusal:
     """A hint that was written but not kept, with the reason and the words that caused it.
 
-    Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call", "names_the_mistake".
+    Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call", "names_the_mistake",
+    "gives_the_answer" (a person's words that say what a later call did).
     Example: Refusal(site_id="s1:7:c1", kind="file_missing", writer="mine",
     reason="quotes_later_text", detail="src/b.py (turn 9)")
     """
@@ -135,7 +137,13 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
             without[site.kind] += 1
         else:
             drafts.append(draft)
-    checked = check_drafts(session, drafts, rules=rules, max_words=settings.max_words)
+    checked = check_drafts(
+        session,
+        drafts,
+        rules=rules,
+        max_words=settings.max_words,
+        no_answers=settings.no_answers,
+    )
     return HintReport(
         hints=tuple(checked_draft for checked_draft in checked if isinstance(checked_draft, Hint)),
         refused=tuple(
@@ -151,7 +159,12 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
 
 
 def check_drafts(
-    session: Session, drafts: Sequence[HintDraft], *, rules: Sequence[str], max_words: int
+    session: Session,
+    drafts: Sequence[HintDraft],
+    *,
+    rules: Sequence[str],
+    max_words: int,
+    no_answers: bool = True,
 ) -> list[Hint | Refusal]:
     """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or
     quote what came later; a built-in writer or a reader may not name the mistake either."""
@@ -160,11 +173,44 @@ def check_drafts(
     free = grams((*_fixed_words(), *_tool_words(session), *rules))
     checked: list[Hint | Refusal] = []
     for draft in drafts:
+        if PERSON in draft.knows:
+            checked.append(
+                _check_persons(
+                    draft, occurrences=occurrences, max_words=max_words, no_answers=no_answers
+                )
+            )
+            continue
         refusal = _refusal(
             draft, occurrences=occurrences, arguments=arguments, free=free, max_words=max_words
         )
         checked.append(_hint(draft) if refusal is None else refusal)
     return checked
+
+
+def _check_persons(
+    draft: HintDraft, *, occurrences: Occurrences, max_words: int, no_answers: bool
+) -> Hint | Refusal:
+    """A person's words may come from after the message and forbid it, but where they are what a
+    later call then does, they are marked or left out."""
+    site, num_words = draft.context.site, len(draft.text.split())
+    answer = answer_in_words(
+        draft.text,
+        session=draft.context.session,
+        site_turn=site.turn,
+        occurrences=occurrences,
+    )
+    reason, detail = "", ""
+    if num_words > max_words:
+        reason, detail = "too_long", f"{num_words} words, hints.max_words is {max_words}"
+    elif answer is not None and no_answers:
+        reason, detail = "gives_the_answer", f"{answer[0]} (turn {answer[1]})"
+    if reason:
+        return Refusal(
+            site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail
+        )
+    if answer is not None:
+        draft = replace(draft, knows=(*draft.knows, ANSWER))
+    return _hint(draft)
 
 
 def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.core.trace import CLEARED_TEXT, ToolSpec
+from composer_replication.data.hints.blame_writers import broke_check
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.file_writers import (
     edit_multi_match,
@@ -21,6 +22,11 @@ from composer_replication.data.hints.file_writers import (
     read_first,
     reread,
     too_large,
+)
+from composer_replication.data.hints.persons_writers import (
+    PERSON,
+    persons_words,
+    taken_back_later,
 )
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.shell_writers import (
@@ -212,6 +218,12 @@ WRITERS: dict[str, Writer] = {
     "shell_unknown_command": shell_unknown_command,
     "shell_bad_option": shell_bad_option,
     "shell_unknown_ref": known_refs,
+    "broke_check": broke_check,
+    "user_rejected": persons_words,
+    "user_interrupted": persons_words,
+    "user_corrected": persons_words,
+    "taken_back": taken_back_later,
+    "wasted_call": repeated_call,
 }
 """Kind of mistake -> its writer. A kind that is not here gets a hint only from the user's rules."""
 KNOWS: dict[Writer, tuple[str, ...]] = {
@@ -229,6 +241,9 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     too_large: ("kind", "call"),
     is_directory: ("kind", "call"),
     repeated_call: ("kind", "call"),
+    persons_words: ("kind", PERSON),
+    taken_back_later: ("kind", "call", PERSON),
+    broke_check: ("kind", "error_text"),
     shell_syntax: ("kind", "error_text"),
     shell_unknown_command: ("kind", "error_text", "commands_seen"),
     shell_bad_option: ("kind", "error_text"),
@@ -259,6 +274,8 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
             if is_from(text, "tool_schema")
             else ("kind", "error_text", "call")
         )
+    if writer is taken_back_later and is_from(text, "taken_back"):
+        return ("kind", "call")
     if writer is too_large and is_from(text, "too_large_lines"):
         return ("kind", "error_text", "call")
     if is_from(text, "list_folder") or is_from(text, "refused_path") or is_from(text, "list_refs"):

@@ -8,10 +8,8 @@ for result in ingest(logs, settings=IngestSettings(), redactor=Redactor()):
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Literal
 
@@ -21,6 +19,14 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import HUMAN, Event, Parent, Session, SourceRef, Turn
 from composer_replication.data.ingestion.conversation import Conversation, FinishedConversation
 from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
+from composer_replication.data.ingestion.file_results import (
+    FileResult,
+    Links,
+    claim_name,
+    is_wanted,
+    new_redactions,
+    safe_name,
+)
 from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.log_reader import (
@@ -30,38 +36,12 @@ from composer_replication.data.ingestion.log_reader import (
     Stream,
 )
 from composer_replication.data.ingestion.logged_tools import tools_from_calls
+from composer_replication.data.ingestion.other_agents import ingest_other_agent
 from composer_replication.data.ingestion.redaction import redact_counts, redact_session
 from composer_replication.data.ingestion.repository import enclosing_roots, repository_of
 from composer_replication.data.ingestion.requests import lay_out, read_requests
 
 FORMAT = "claude_code"
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileResult:
-    """The result of one file: its report, and the sessions to store."""
-
-    report: FileReport
-    sessions: tuple[Session, ...] = ()
-
-
-@dataclass(slots=True)
-class Links:
-    """The facts of earlier files that later files need: names in use, and the calls that started
-    subagents.
-
-    `names` are session names in use; `calls` maps (session id, agent id or prompt key) to the
-    parent and the model that made the call; `parents` are the ids of sessions whose subagents have
-    files; `roots` are the folders in which sessions ran; `repositories` maps a session with
-    subagents to its repository.
-    """
-
-    names: set[str] = field(default_factory=set)
-    calls: dict[tuple[str, str], tuple[Parent, str | None]] = field(default_factory=dict)
-    parents: frozenset[str] = frozenset()
-    roots: frozenset[str] = frozenset()
-    repositories: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +88,8 @@ def _ingest_file(
     redactor: Redactor | None,
     hashed: bool,
 ) -> FileResult:
+    if log.format and not log.why:
+        return ingest_other_agent(log, links, settings=settings, redactor=redactor, hashed=hashed)
     reader = FileReader(log, known, max_line_bytes=settings.max_line_bytes, hashed=hashed)
     name = redactor.text(log.name) if redactor is not None else log.name
     if log.why:
@@ -145,7 +127,7 @@ def _ingest_file(
     if redactor is not None:
         redact_counts(reader.raw, redactor)
         parsed = [replace(m, session=redact_session(m.session, redactor)) for m in parsed]
-    stored = [m for m in parsed if _is_wanted(m.session, settings.authors)]
+    stored = [m for m in parsed if is_wanted(m.session, settings.authors)]
     reader.raw.copied_inside = sum(m.copied_inside for m in stored)
     return FileResult(
         report=_build_report(
@@ -154,7 +136,7 @@ def _ingest_file(
             reader=reader,
             parsed=parsed,
             stored=stored,
-            redactions=_new_redactions(redactor, counts_before),
+            redactions=new_redactions(redactor, counts_before),
         ),
         sessions=tuple(m.session for m in stored),
     )
@@ -162,22 +144,6 @@ def _ingest_file(
 
 def _is_copy(reader: FileReader) -> bool:
     return reader.num_known > 0 and not reader.new_marks
-
-
-def _is_wanted(session: Session, patterns: Sequence[str]) -> bool:
-    if not patterns:
-        return True
-    authors = {turn.author for turn in session.turns if turn.role == "assistant" and turn.author}
-    return any(fnmatchcase(author, pattern) for author in authors for pattern in patterns)
-
-
-def _new_redactions(redactor: Redactor | None, counts_before: dict[str, int]) -> dict[str, int]:
-    counts = redactor.counts if redactor is not None else {}
-    return {
-        kind: n - counts_before.get(kind, 0)
-        for kind, n in counts.items()
-        if n != counts_before.get(kind, 0)
-    }
 
 
 def _build_report(
@@ -224,7 +190,7 @@ def _status(reader: FileReader, parsed: list[_ParsedSession]) -> tuple[Status, s
     if reader.is_claude_code or parsed:
         return "read", ""
     if raw.records:
-        return "foreign", "JSON lines, but not of Claude Code"
+        return "foreign", "JSON lines, but not of Claude Code, nor of another agent known here"
     if not raw.damaged_lines:
         return "empty", "no line in it"
     if reader.lines.binary:
@@ -252,7 +218,7 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSess
     repository = links.repositories.get(raw_name, "") if not finished.turns else ""
     repository = repository or repository_of(main.cwd, named=reader.repository, roots=links.roots)
     if finished.turns:
-        main_name = _claim_name(_safe_name(raw_name, reader.lines.sha256), links)
+        main_name = claim_name(safe_name(raw_name, reader.lines.sha256), links)
         parsed.append(
             _parsed_session(
                 main,
@@ -276,8 +242,8 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSess
         parent, author = _find_parent(
             side, reader=reader, links=links, main_name=main_name, by_prompt=calls_by_prompt
         )
-        name = _claim_name(
-            f"{parent.session_id}.agent-{_safe_name(side.agent_id, side.prompt)}", links
+        name = claim_name(
+            f"{parent.session_id}.agent-{safe_name(side.agent_id, side.prompt)}", links
         )
         turns = tuple(_as_task(turn, author) for turn in finished_side.turns)
         side_repository = repository or repository_of(side.cwd, roots=links.roots)
@@ -428,7 +394,7 @@ def _find_parent(
     elif call_id is not None:
         author = _author_of(reader.main.conversation, call_id)
     return (
-        Parent(session_id=main_name or _safe_name(raw_name, reader.lines.sha256), call_id=call_id),
+        Parent(session_id=main_name or safe_name(raw_name, reader.lines.sha256), call_id=call_id),
         author,
     )
 
@@ -437,20 +403,3 @@ def _most_common(ids: dict[str, int]) -> str:
     """The id that most records carry; on a tie the last one met, because in older versions a
     resumed session begins with records of the old id."""
     return max(reversed(ids), key=lambda name: ids[name], default="")
-
-
-def _safe_name(name: str, fallback: str) -> str:
-    """A session id that is safe in a file name or a shell line: as logged if it is plain, else a
-    hash."""
-    if _SAFE_NAME.fullmatch(name):
-        return name
-    return "s-" + sha256((name or fallback).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _claim_name(name: str, links: Links) -> str:
-    unique, count = name, 1
-    while unique in links.names:
-        count += 1
-        unique = f"{name}~{count}"
-    links.names.add(unique)
-    return unique

@@ -49,6 +49,8 @@ class TurnDraft:
         "role",
         "tag",
         "usage",
+        "usd",
+        "written_at",
     )
 
     def __init__(
@@ -68,6 +70,8 @@ class TurnDraft:
         self.is_side_message = False  # an attachment: beside the parent chain, never a rewind
         # the last one reported: earlier records of a message may hold partial counts
         self.usage: LogUsage | None = None
+        self.usd: float | None = None  # as reported last, like the usage
+        self.written_at = 0.0
         # for a result, the message that holds the call; None = the draft itself
         self.anchor: TurnDraft | None = None
         self.home: Stretch | None = None
@@ -81,13 +85,15 @@ class TurnDraft:
 
     def turn(self) -> Turn:
         """The turn with the blocks so far."""
-        tokens = self.usage.context_tokens if self.usage is not None else 0
+        usage = self.usage
         return Turn(
             role=self.role,
             author=self.author,
             blocks=tuple(self.blocks),
             tag=self.tag,
-            context_tokens=tokens,
+            context_tokens=usage.context_tokens if usage is not None else 0,
+            usage=usage.turn_usage(self.usd) if usage is not None else None,
+            written_at=self.written_at,
         )
 
 
@@ -201,6 +207,7 @@ class Conversation:
         *,
         author: str,
         is_copied: bool,
+        written_at: float = 0.0,
     ) -> None:
         """Add a tool result as a turn of its own, behind the message that holds its call."""
         if block.call_id in self.draft_of_result:
@@ -213,6 +220,7 @@ class Conversation:
         draft = self.draft_of_result[block.call_id] = TurnDraft(
             "tool", author, [block], is_copied=is_copied
         )
+        draft.written_at = written_at
         caller = self.draft_of_call.get(block.call_id)
         if caller is not None:
             draft.anchor = caller

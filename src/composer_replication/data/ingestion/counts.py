@@ -187,7 +187,8 @@ class FileReport:
     "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` gives the reason if
     it is not "read". `counts` are `session_counts` of the file's own sessions; `progress_counts`
     those of subagents whose messages are in progress records of this file. The names of the
-    latter are `progress_names`; `session_names` includes them.
+    latter are `progress_names`; `session_names` includes them. `format` names the format of another
+    agent ("" = Claude Code), `lacks` what that log does not hold.
     """
 
     file: str
@@ -206,6 +207,8 @@ class FileReport:
     num_requests: int = 0
     num_verified: int = 0
     redactions: Mapping[str, int] = field(default_factory=dict)
+    format: str = ""
+    lacks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON: counts of raw records, of the sessions, and of omissions."""
@@ -214,6 +217,8 @@ class FileReport:
             "file": self.file,
             "status": self.status,
             "why": self.why,
+            "format": self.format or ("claude_code" if self.session_names else ""),
+            "lacks": list(self.lacks),
             "bytes": self.num_bytes,
             "sha256": self.sha256,
             "versions": sorted(raw.versions),

@@ -1,4 +1,5 @@
-"""Find Claude Code logs: files, folders, $CLAUDE_CONFIG_DIR, ~/.claude."""
+"""Find the logs of coding agents: files, folders, $CLAUDE_CONFIG_DIR, ~/.claude, and the folders of
+other agents. What a file is, its content says, never its name."""
 
 from __future__ import annotations
 
@@ -10,6 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composer_replication.core.errors import DataError
+from composer_replication.data.ingestion.formats.known_formats import (
+    OTHER_ENDINGS,
+    agent_folders,
+    sniff_format,
+)
 from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.log_records import BadRecord, decode
 
@@ -28,7 +34,8 @@ class LogFile:
     """A file to read: its path, its name in reports, its size, and the subagent it holds, if any.
 
     `agent` is (session id, agent id). `cwd` is the folder that the first records name. If `why` is
-    set, the file cannot be read: it is reported and not opened.
+    set, the file cannot be read: it is reported and not opened. `format` names another agent's
+    format (`formats/known_formats.py`); "" = Claude Code, or not known.
 
     Example: LogFile(path=Path("p/s1/subagents/agent-a1.jsonl"), name="s1/subagents/agent-a1.jsonl",
     num_bytes=900, agent=("s1", "a1"))
@@ -40,13 +47,16 @@ class LogFile:
     agent: tuple[str, str] | None = None
     cwd: str = ""
     why: str = ""
+    format: str = ""
 
 
 def default_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The folders of Claude Code's logs: $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
-    if configured := environ.get("CLAUDE_CONFIG_DIR"):
-        return (Path(configured) / "projects",)
-    return (Path(environ.get("HOME") or Path.home()) / ".claude" / "projects",)
+    """The folders of logs: Claude Code's ($CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects),
+    then those of other agents that exist."""
+    home = Path(environ.get("HOME") or Path.home())
+    configured = environ.get("CLAUDE_CONFIG_DIR")
+    claude = Path(configured) if configured else home / ".claude"
+    return (claude / "projects", *agent_folders(home, environ))
 
 
 def find_logs(
@@ -54,7 +64,8 @@ def find_logs(
 ) -> tuple[LogFile, ...]:
     """Find every log under the paths (default: Claude Code's own folders), in reading order.
 
-    A path to a file counts whatever its name; a folder counts with every *.jsonl in and below it.
+    A path to a file counts whatever its name; a folder counts with every *.jsonl in and below it,
+    and with every other file (*.json, *.traj, ...) whose content is a known format.
     Large files come first, so that a partial copy is recognised by the complete file; files of
     subagents come last, when their calls are known. Folders that cannot be opened and broken links
     are listed, too, with the reason.
@@ -83,9 +94,9 @@ def other_files(
     """
     count: Counter[str] = Counter()
     for root in _roots(paths, environ):
-        for _, _, files in os.walk(root):
+        for folder, _, files in os.walk(root):
             for name in files:
-                if not name.endswith(".jsonl"):
+                if not name.endswith(".jsonl") and not _other_agents(Path(folder) / name):
                     ending = os.path.splitext(name)[1]
                     count[ending if _ENDING.fullmatch(ending) else ""] += 1
     return dict(count.most_common())
@@ -118,7 +129,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
         folders.sort()
         for name in sorted(files):
             path = Path(folder) / name
-            if name.endswith(".jsonl"):
+            if name.endswith(".jsonl") or _other_agents(path):
                 why = (
                     ""
                     if path.is_file()
@@ -136,6 +147,11 @@ def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
         )
 
 
+def _other_agents(path: Path) -> bool:
+    """Whether a file that is not called *.jsonl is a log of another agent."""
+    return path.suffix in OTHER_ENDINGS and sniff_format(path) is not None
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -147,6 +163,10 @@ def _sniff(path: Path, name: str) -> LogFile:
     """Read the first lines of a file for the folder and, from its first message, the subagent."""
     agent: tuple[str, str] | None = None
     cwd = ""
+    sniffed = sniff_format(path)
+    if sniffed is not None:
+        name_of_format, cwd = sniffed
+        return LogFile(path=path, name=name, num_bytes=_size(path), cwd=cwd, format=name_of_format)
     try:
         for count, (_, line) in enumerate(LineReader(path, _SNIFF_LINE_BYTES, hashed=False), 1):
             if count > _SNIFF_LINES:

@@ -40,6 +40,7 @@ from composer_replication.data.ingestion.log_records import (
     decode_progress,
     decode_typed,
     is_deep,
+    time_of,
 )
 from composer_replication.data.ingestion.logged_tools import offered_tools
 
@@ -294,6 +295,9 @@ class FileReader:
         )
         if message.usage is not None:
             draft.usage = message.usage
+        if record.costUSD is not None:
+            draft.usd = record.costUSD
+        draft.written_at = time_of(record.timestamp)
         content, blocks = message.content, draft.blocks
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
@@ -346,6 +350,7 @@ class FileReader:
                     tool_result(raw, call_id),
                     author=ENVIRONMENT,
                     is_copied=is_copied,
+                    written_at=time_of(record.timestamp),
                 )
                 if call_id in self._task_calls:
                     self._remember_agent(record, call_id)
@@ -383,7 +388,7 @@ class FileReader:
             length = 1
             while length < len(texts) and texts[length][0] == writer:
                 length += 1
-            stream.conversation.add_message(
+            draft = stream.conversation.add_message(
                 uuid,
                 parent,
                 [block for _, block in texts[:length]],
@@ -391,6 +396,7 @@ class FileReader:
                 tag=writer.tag,
                 is_copied=is_copied,
             )
+            draft.written_at = time_of(record.timestamp)
             parent = uuid or parent
             del texts[:length]
 

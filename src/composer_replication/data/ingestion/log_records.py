@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+
+from composer_replication.core.trace import TurnUsage
 
 RECORD_TYPES = frozenset(
     {
@@ -75,10 +78,18 @@ class RawBlock(msgspec.Struct, gc=False):
     source: Source | None = None
 
 
+class CacheCreation(msgspec.Struct, gc=False):
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class LogUsage(msgspec.Struct, gc=False):
+    """The tokens of a request and its answer, as Anthropic's API reports them."""
+
     input_tokens: int | None = None
+    output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
 
     @property
     def context_tokens(self) -> int:
@@ -87,6 +98,17 @@ class LogUsage(msgspec.Struct, gc=False):
             (self.input_tokens or 0)
             + (self.cache_read_input_tokens or 0)
             + (self.cache_creation_input_tokens or 0)
+        )
+
+    def turn_usage(self, usd: float | None) -> TurnUsage:
+        """The usage without the size of the prompt, with the dollars of the record, if any."""
+        kept = self.cache_creation.ephemeral_1h_input_tokens if self.cache_creation else None
+        return TurnUsage(
+            output_tokens=self.output_tokens or 0,
+            cached_tokens=self.cache_read_input_tokens or 0,
+            cache_write_tokens=self.cache_creation_input_tokens or 0,
+            hour_write_tokens=kept or 0,
+            usd=usd,
         )
 
 
@@ -121,6 +143,7 @@ class LogRecord(msgspec.Struct, gc=False):
     version: str | None = None
     cwd: str | None = None
     agentId: str | None = None
+    costUSD: float | None = None
     message: Message | None = None
     data: ProgressData | None = None
     toolUseResult: msgspec.Raw = msgspec.Raw()
@@ -139,6 +162,21 @@ class ProgressRecord(msgspec.Struct):
 
 class _AgentId(msgspec.Struct, gc=False):
     agentId: str | None = None
+
+
+def time_of(timestamp: str | None) -> float:
+    """Seconds since 1970 of a record's timestamp; 0.0 if it is missing or unreadable.
+
+    >>> time_of("2026-02-11T20:10:54.500Z"), time_of("yesterday")
+    (1770840654.5, 0.0)
+    """
+    if not timestamp:
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(timestamp)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 class BadRecord(Exception):

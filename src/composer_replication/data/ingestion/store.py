@@ -239,9 +239,10 @@ class _Merge:
                 and old.turns[: old.copied] == session.turns[: old.copied]
             ):
                 session = replace(session, copied=old.copied)
-            if replace(
+            is_same = replace(
                 session, source=old.source, started=old.started, ended=old.ended
-            ) == old and self._is_clean(name):
+            ) == old and not _reports_more(session, old)
+            if is_same and self._is_clean(name):
                 return name, "same", old
             if entry.log_sha256 and self.plan.old[name].log_sha256 == entry.log_sha256:
                 return name, "reread", session
@@ -281,6 +282,15 @@ class _Merge:
             self.plan.new[name] = data
             self.plan.outcomes["cleaned"].append(name)
             self.plan.is_changed = True
+
+
+def _reports_more(session: Session, old: Session) -> bool:
+    """Whether the log names times or tokens that the stored session, of an earlier version of this
+    program or read while a message was being written, does not."""
+    fresh, stored = (
+        [(turn.written_at, turn.usage) for turn in side.turns] for side in (session, old)
+    )
+    return fresh != stored and any(written_at for written_at, _ in fresh)
 
 
 def copied_turns(session: Session, calls: set[int]) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -79,6 +79,8 @@ class Agreement:
 
     `families` are those that gave `chosen` or, for "agreed", the student's action; `prices` are the
     dollars paid at this turn, by teacher and judge; `judge` names the judge if its word decided.
+    `votes` are the actions that teachers voted for at `tier`: 0 is the student's, the others are
+    numbered from the one with the most families; a teacher without a vote is not in it.
     """
 
     outcome: Outcome
@@ -92,6 +94,7 @@ class Agreement:
     evidence: tuple[str, ...] = ()
     prices: Mapping[str, float] = field(default_factory=dict)
     judge: str = ""
+    votes: Mapping[str, int] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Return what is stored on a pair.
@@ -212,7 +215,7 @@ def agree(
             erred=erred,
         )
         if verdict.outcome == "pair" and need_evidence and not evidence:
-            return verdict_of(outcome="none", reason="no_evidence", tier=tier)
+            return replace(verdict, outcome="none", reason="no_evidence", chosen=None)
         if verdict.outcome in ("pair", "agreed") or verdict.reason == "after_error":
             return verdict
         first_undecided = first_undecided or verdict
@@ -298,6 +301,7 @@ def _weigh_tier(
     rivals = {action: families for action, families in votes.items() if action != student_action}
     most = max(map(len, rivals.values()), default=0)
     best = [action for action, families in rivals.items() if len(families) == most]
+    verdict_of = partial(verdict_of, votes=_votes(others, key, votes, student_action))
     # 2. A pair: one rival has enough families and more than the student's action.
     if most >= min_families and len(best) == 1 and most > len(student_votes):
         if after_error:
@@ -348,6 +352,22 @@ def supporters(answers: Sequence[Answer], key: ActionKey) -> dict[Hashable, froz
         if most_common[0] and (not runner_up or runner_up[0][1] < most_common[1]):
             votes[most_common[0]].add(family)
     return {action: frozenset(families) for action, families in votes.items()}
+
+
+def _votes(
+    answers: Sequence[Answer],
+    key: ActionKey,
+    votes: Mapping[Hashable, frozenset[str]],
+    student_action: Hashable,
+) -> dict[str, int]:
+    """Return the number of the action for which each teacher's answer counted as a vote."""
+    rivals = sorted((a for a in votes if a != student_action), key=lambda a: -len(votes[a]))
+    numbers = {student_action: 0, **{action: i for i, action in enumerate(rivals, start=1)}}
+    return {
+        answer.teacher: numbers[action]
+        for answer in answers
+        if answer.family in votes.get(action := key(answer.turn), ())
+    }
 
 
 def _most_common_answer(answers: Sequence[Answer]) -> Answer:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session, Turn
@@ -27,6 +28,8 @@ from composer_replication.data.replay.agree import (
 from composer_replication.data.replay.counter_evidence import GAP, evidence_against
 from composer_replication.data.replay.model_families import family_of as maker_of
 
+NOT_WEIGHED = ("no_text_or_call", "too_few_families", "no_judge")
+"""Reasons of an agreement that weighed no answer."""
 Ask = Callable[[Session, int], tuple[Answer, ...] | None]
 """Returns what each teacher would do at a turn, given the student's context; None = nobody was
 asked."""
@@ -51,13 +54,15 @@ class NoResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedTurn:
-    """One assistant turn: its answers (none if nobody was asked), its result, what was weighed."""
+    """One assistant turn: its answers (none if nobody was asked), its result, what was weighed, and
+    the teachers' agreement."""
 
     session_id: str
     turn: int
     answers: tuple[Answer, ...]
     result: Preference | Anchor | NoResult
     answered: AnsweredTurn | None = None
+    agreement: Agreement | None = None
 
     @property
     def outcome(self) -> str:
@@ -68,6 +73,47 @@ class ReplayedTurn:
         'copied'
         """
         return "pair" if isinstance(self.result, Preference) else self.result.reason
+
+    def record(self) -> dict[str, Any]:
+        """What `replay.json` keeps of a turn that was asked about, for the page.
+
+        >>> turn = ReplayedTurn(
+        ...     session_id="s1",
+        ...     turn=3,
+        ...     answers=(),
+        ...     result=NoResult(session_id="s1", turn=3, reason="outvoted"),
+        ...     agreement=Agreement(outcome="none", reason="outvoted", votes={"kimi": 1, "glm": 1}),
+        ... )
+        >>> turn.record()["votes"], turn.record()["outcome"]
+        ({'kimi': 1, 'glm': 1}, 'outvoted')
+
+        `no_votes` says why a usable answer has no vote: own_family, no_action, divided (its family
+        gave other actions as often) or not_weighed (too few families, or nothing to compare).
+        """
+        weighed = self.agreement or Agreement(outcome="none")
+        return {
+            "outcome": self.outcome,
+            "tier": weighed.tier,
+            "families": list(weighed.families),
+            "of": weighed.num_families,
+            "evidence": list(weighed.evidence),
+            "judge": weighed.judge,
+            "usd": sum(weighed.prices.values()),
+            "votes": dict(weighed.votes),
+            "no_votes": {
+                answer.teacher: self._why_no_vote(answer)
+                for answer in self.answers
+                if answer.teacher not in weighed.votes
+            },
+        }
+
+    def _why_no_vote(self, answer: Answer) -> str:
+        own_family = self.answered.student_family if self.answered is not None else ""
+        if own_family and answer.family == own_family:
+            return "own_family"
+        if self.agreement is None or self.agreement.reason in NOT_WEIGHED:
+            return "not_weighed"
+        return "divided" if canonical_action(answer.turn).parts else "no_action"
 
 
 def replay(
@@ -138,6 +184,7 @@ def replay(
                 answers=answers,
                 result=result,
                 answered=answered,
+                agreement=verdict,
             )
 
 

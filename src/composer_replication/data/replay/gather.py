@@ -6,7 +6,8 @@
     gathered.stopped             # the BudgetError that ended it early, or None
 
 Each teacher gets the steps of one session in order, because then its provider's cache holds most of
-each prompt already; sessions and teachers run concurrently. With a gate, a step passes from teacher
+each prompt already; sessions and teachers run concurrently. A teacher that is asked in batches gets
+all steps of all sessions that wait for it at the same time. With a gate, a step passes from teacher
 to teacher: the second one gets it after the first has answered, and is asked only if that is worth
 its price (price_gate.py). An answer that `refuse` objects to is marked at once: it stays, because
 it was paid for, and the next teacher is asked as if it had not come.
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import BudgetError, ComposerError, TeacherError
 from composer_replication.core.redact import Redactor
-from composer_replication.core.site import Answer
+from composer_replication.core.site import Answer, turn_site_id
 from composer_replication.core.teacher import REFUSED, Bought, Request, Teacher, TeacherReply
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
@@ -42,6 +43,7 @@ from composer_replication.data.replay.price_gate import (
 from composer_replication.data.replay.prompt import PromptBudget, Prompts, TrimmedPrompt
 from composer_replication.data.replay.steps import ReplayStep
 from composer_replication.data.teachers.asking import Asker
+from composer_replication.data.teachers.batch_queue import asks_in_batches
 
 Steps = Callable[[Session], Sequence[ReplayStep]]
 Refuse = Callable[[Session, Turn], str]
@@ -82,11 +84,6 @@ class StepRequest:
     prompt: TrimmedPrompt
 
 
-def turn_site_id(session: Session, turn: int) -> str:
-    """Return the site id of a whole message, as answers carry it, e.g. "s1:7:-"."""
-    return f"{session.id}:{turn}:-"
-
-
 def teacher_requests(
     session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, redactor: Redactor
 ) -> Iterator[StepRequest]:
@@ -107,7 +104,7 @@ def teacher_requests(
             tools=clean.tools,
             max_tokens=settings.max_answer_tokens,
             temperature=settings.temperature,
-            about=turn_site_id(session, step.turn),
+            about=turn_site_id(session.id, step.turn),
         )
         yield StepRequest(session=session, step=step, request=request, prompt=prompt)
 
@@ -165,6 +162,8 @@ class _GatherCall:
         *,
         hand_on: bool,
     ) -> None:
+        if asks_in_batches(self.teachers[rank]):
+            return await self._run_in_batches(session, rank, queues, hand_on=hand_on)
         agreed_in_a_row = 0
         paid = not self.teachers[rank].price.free
         while (open_step := await queues[rank].get()) is not None:
@@ -188,6 +187,28 @@ class _GatherCall:
             if hand_on and rank + 1 < len(queues):
                 queues[rank + 1].put_nowait(open_step)
         if hand_on and rank + 1 < len(queues):
+            queues[rank + 1].put_nowait(None)
+
+    async def _run_in_batches(
+        self,
+        session: Session,
+        rank: int,
+        queues: list[asyncio.Queue[_OpenStep | None]],
+        *,
+        hand_on: bool,
+    ) -> None:
+        """Ask about every step at once, so that one batch holds them; no trace settles."""
+        last = not hand_on or rank + 1 == len(queues)
+
+        async def ask(open_step: _OpenStep) -> None:
+            await self._ask_step(session, open_step, rank)
+            if not last:
+                queues[rank + 1].put_nowait(open_step)
+
+        async with asyncio.TaskGroup() as group:
+            while (open_step := await queues[rank].get()) is not None:
+                group.create_task(ask(open_step))
+        if not last:
             queues[rank + 1].put_nowait(None)
 
     async def _ask_step(self, session: Session, open_step: _OpenStep, rank: int) -> bool:
@@ -223,15 +244,21 @@ class _GatherCall:
             return await self.asker.ask(teacher, request)
         except TeacherError as error:
             if error.for_all:
-                self.stopped = self.stopped or error
+                self._stop(error)
             # An answer that was billed above its booking raises, but it is in the ledger.
             if (late_answer := self.asker.find(teacher, request)) is not None:
                 return replace(late_answer, now=True)
             self.counts["failed"] += 1
             self.counts[f"failed: {error.what}"] += 1
         except BudgetError as error:
-            self.stopped = self.stopped or error
+            self._stop(error)
         return None
+
+    def _stop(self, error: ComposerError) -> None:
+        """Send nothing more, for this first reason."""
+        if self.stopped is None:
+            self.stopped = error
+            self.asker.drop_pending(error)
 
     def _close(self, open_step: _OpenStep, reason: str) -> None:
         """Ask no paid teacher about a step any more; free ones are still asked."""
@@ -363,6 +390,10 @@ async def gather(
         judge_family=judge_family,
     )
     results: dict[int, tuple[str, _Answered]] = {}
+    at_once = settings.sessions_at_once
+    if any(map(asks_in_batches, teachers)):
+        sessions = list(sessions)
+        at_once = max(1, len(sessions))
     remaining_sessions = iter(enumerate(sessions))
 
     async def work() -> None:
@@ -372,7 +403,7 @@ async def gather(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(settings.sessions_at_once):
+            for _ in range(at_once):
                 group.create_task(work())
     except BaseExceptionGroup as errors:
         raise _first_leaf(errors) from errors
@@ -411,7 +442,7 @@ def lookup(
             turn_answers.append(answer)
 
     def ask(session: Session, turn: int) -> tuple[Answer, ...] | None:
-        known_answers = by_turn.get(turn_site_id(session, turn))
+        known_answers = by_turn.get(turn_site_id(session.id, turn))
         return None if known_answers is None else tuple(known_answers)
 
     return ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from composer_replication.core.trace import ToolCall, ToolResult
+from composer_replication.data.sites.result_headers import split_header
 from composer_replication.data.sites.shell import SHELL_TOOLS, shell_command
 from composer_replication.data.sites.shell_errors import judge_shell_error
 from composer_replication.data.sites.tool_errors import (
@@ -28,7 +29,8 @@ def judge(call: ToolCall, result: ToolResult) -> Verdict:
     >>> judge(call, ToolResult("c1", "File does not exist.", True)).category
     'mistake'
     """
-    command = shell_command(call.name, call.arguments)
+    command, header = shell_command(call.name, call.arguments), split_header(result.text)
     if command is None or result.text.lstrip().startswith("<tool_use_error>"):
-        return judge_tool_error(result.text, tool=call.name)
-    return not_the_model(result.text) or judge_shell_error(command, result.text)
+        return judge_tool_error(header.body if header else result.text, tool=call.name)
+    body = header.body if header and header.code is None else result.text
+    return not_the_model(body) or judge_shell_error(command, result.text)

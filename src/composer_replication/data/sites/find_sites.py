@@ -10,13 +10,16 @@ import dataclasses
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 
 from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Category, Site
 from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
+from composer_replication.data.sites.blame import blame
 from composer_replication.data.sites.by_path import load_function, users_code
+from composer_replication.data.sites.corrections import corrections, unmatched_replies
 from composer_replication.data.sites.detectors import (
     Detector,
     failed_check,
@@ -24,7 +27,15 @@ from composer_replication.data.sites.detectors import (
     hidden_error,
     tool_error,
 )
+from composer_replication.data.sites.reader_verdicts import (
+    Verdicts,
+    sites_of_reader,
+    with_verdict,
+)
+from composer_replication.data.sites.rejections import rejections
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED
+from composer_replication.data.sites.taken_back import taken_back
+from composer_replication.data.sites.waste import waste
 
 DETECTORS: dict[str, Detector] = {
     "tool_error": tool_error,
@@ -32,19 +43,66 @@ DETECTORS: dict[str, Detector] = {
     "hidden_error": hidden_error,
     "failed_check": failed_check,
 }
+SIGNALS: dict[str, Detector] = {
+    "rejections": rejections,
+    "corrections": corrections,
+    "taken_back": taken_back,
+    "blame": blame,
+    "waste": waste,
+}
+NO_VERDICTS: Verdicts = MappingProxyType({})
+_NO_FAULT: frozenset[Category] = frozenset(("environment", "benign"))
+"""Failures of nobody; the second in a row of a call can still be waste."""
 RECOVERY_WARNING = (
     'sites.site = "recovery" trains the turn after an error, not the mistaken one: its context'
     " already holds the error, and the mistake itself gets no gradient"
 )
 
 
-def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
+def find_sites(
+    session: Session, *, settings: SitesSettings, verdicts: Verdicts = NO_VERDICTS
+) -> list[Site]:
     """Find the sites of a session, in order of turn and call; if several detectors report one call,
     a mistake wins, then the earlier detector.
 
+    `verdicts` are those of a reader model on the sites of `sites.signals`, if one is set.
     Raises ConfigError if a detector does not exist, or if a user's detector raises or returns sites
     that are not in the session.
     """
+    by_call = _detected(session, settings)
+    _add_signals(session, by_call, settings=settings, verdicts=verdicts)
+    renamed = (
+        _rename_kinds(session, by_call.values(), settings.error_kind)
+        if settings.error_kind
+        else by_call.values()
+    )
+    sites = _in_order(session, renamed)
+    return sites if settings.site == "cause" else recovery_sites(session, sites)
+
+
+def reader_candidates(session: Session, *, settings: SitesSettings) -> list[Site]:
+    """The sites of `sites.signals` that a reader model is shown, and then the people's messages on
+    which no rule fired, whose rule is "reader_alone".
+
+    Nobody is blamed for an ambiguous finding, so it is no candidate.
+    """
+    detected = _detected(session, settings)
+    by_call = dict(detected)
+    _add_signals(session, by_call, settings=settings, verdicts=NO_VERDICTS)
+    found = [s for key, s in by_call.items() if s is not detected.get(key) and s.confidence]
+    if "corrections" not in settings.signals:
+        return _in_order(session, found)
+    explained = {turn for site in found for turn in site.evidence}
+    unmatched = [
+        site
+        for site in unmatched_replies(session)
+        if site.turn >= session.copied and explained.isdisjoint(site.evidence)
+    ]
+    return [*_in_order(session, found), *unmatched]
+
+
+def _detected(session: Session, settings: SitesSettings) -> dict[tuple[int, str | None], Site]:
+    """The sites of the detectors, by message and call."""
     by_call: dict[tuple[int, str | None], Site] = {}
     for name in settings.detectors:
         built_in = DETECTORS.get(name)
@@ -55,13 +113,38 @@ def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
             if site.turn < session.copied or (key in by_call and not _outranks(site, by_call[key])):
                 continue
             by_call[key] = site
-    renamed = (
-        _rename_kinds(session, by_call.values(), settings.error_kind)
-        if settings.error_kind
-        else by_call.values()
-    )
-    sites = _in_order(session, renamed)
-    return sites if settings.site == "cause" else recovery_sites(session, sites)
+    return by_call
+
+
+def _add_signals(
+    session: Session,
+    by_call: dict[tuple[int, str | None], Site],
+    *,
+    settings: SitesSettings,
+    verdicts: Verdicts,
+) -> None:
+    """Add the sites of `sites.signals`; a site that a detector gave keeps its kind and category
+    (waste wins over a failure of nobody), and takes rule and evidence from a signal of its kind.
+
+    What only a reader names is added as it is, so it is never a mistake.
+    """
+    for name in settings.signals:
+        for site in SIGNALS[name](session):
+            key = (site.turn, site.call_id)
+            old = by_call.get(key)
+            if old is not None and site.category == "wasted" and old.category in _NO_FAULT:
+                old = None
+            if site.turn < session.copied or (old and (old.kind != site.kind or old.rule)):
+                continue
+            if old is not None:
+                site = dataclasses.replace(site, detector=old.detector, flagged=old.flagged)
+            site = with_verdict(site, verdicts)
+            sure = site.confidence is not None and site.confidence >= settings.min_confidence
+            if sure and site.kind in settings.train_kinds:
+                site = dataclasses.replace(site, category="mistake")
+            by_call[key] = site
+    for site in sites_of_reader(session, verdicts) if "corrections" in settings.signals else ():
+        by_call.setdefault((site.turn, site.call_id), site)
 
 
 def _run_user_detector(name: str, session: Session) -> list[Site]:

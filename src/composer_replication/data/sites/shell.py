@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from composer_replication.data.sites.code_mode import script_commands
 from composer_replication.data.sites.shell_rules import word_set
 from composer_replication.data.sites.shell_words import (
     MAX_DEPTH,
@@ -153,6 +154,8 @@ def shell_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
             if len(words) == 3 and words[1].startswith("-") and "c" in words[1]
             else shlex.join(words)
         )
+    if value is None and isinstance(script := arguments.get("input"), str):
+        return script_commands(script)
     return value if isinstance(value, str) else None
 
 

@@ -13,6 +13,7 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
+from composer_replication.data.sites.result_headers import split_header
 from composer_replication.data.sites.shell import Command, Simple, is_own_program, parse
 from composer_replication.data.sites.shell_rules import (
     CHECK_COMMANDS,
@@ -68,6 +69,9 @@ def split_exit_code(text: str) -> tuple[int | None, str]:
     (2, 'usage: x')
     """
     match = _EXIT.search(text)
+    header = split_header(text) if match is None or text.startswith("Exit code:") else None
+    if header is not None:
+        return header.code, header.body
     if match is None:
         return None, text
     code = next(g for g in match.groups() if g is not None)

@@ -8,43 +8,32 @@ first. Patterns whose words could occur in ordinary output are anchored at the s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from composer_replication.core.site import Category
-from composer_replication.data.sites.verdict import Verdict, quote
+from composer_replication.data.sites.agent_errors import (
+    CALL_IS_WRONG_ELSEWHERE,
+    NOT_THE_MODEL_ELSEWHERE,
+)
+from composer_replication.data.sites.verdict import ErrorPattern, Verdict, error_pattern, quote
 
 HEAD_CHARS = 600
 _TAG = re.compile(r"^\s*<tool_use_error>|</tool_use_error>\s*$|^\s*(?:Error: )+")
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorPattern:
-    """A pattern over the opening of a result, and what it means."""
-
-    category: Category
-    kind: str
-    pattern: re.Pattern[str]
-
-
-def _rule(category: Category, kind: str, pattern: str) -> ErrorPattern:
-    return ErrorPattern(category, kind, re.compile(pattern, re.IGNORECASE))
-
-
 # Checked before all other rules, for every tool: these failures are not the model's.
 NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
-    _rule(
+    error_pattern(
         "rejected",
         "user_rejected",
         r"^The user doesn't want to (?:proceed|take this action)|^The tool use was rejected|^(?:The"
         r" )?user (?:rejected|denied|declined)"
         r"|^User chose to stay in plan mode",
     ),
-    _rule("interrupted", "interrupted", r"^\[Request interrupted"),
-    _rule(
+    error_pattern("interrupted", "interrupted", r"^\[Request interrupted"),
+    error_pattern(
         "sibling", "sibling_errored", r"^Sibling tool call errored|^Cancelled: parallel tool call"
     ),
-    _rule("permission", "permission_aborted", r"^(?:Tool )?Permission prompt was aborted"),
-    _rule(
+    error_pattern("permission", "permission_aborted", r"^(?:Tool )?Permission prompt was aborted"),
+    error_pattern(
         "permission",
         "permission_denied",
         r"^Permission for this action (?:was|has been) denied|^Permission to use \S+|^\S+ requested"
@@ -53,18 +42,18 @@ NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
         r" in '.*' was blocked\. For security"
         r"|^This (?:command|operation|Bash command) requires approval|^Permission denied by",
     ),
-    _rule(
+    error_pattern(
         "permission",
         "hook_denied",
         r"^(?:Hook )?PreToolUse:\S+ |^(?:Blocked|Denied) by (?:a )?(?:PreToolUse )?hook|^Hook"
         r" PreToolUse|^BLOCKED by ",
     ),
-    _rule(
+    error_pattern(
         "environment",
         "timeout",
         r"^(?:Command|Request) timed out|^MCP error -32001|^The operation timed out",
     ),
-    _rule(
+    error_pattern(
         "environment",
         "network",
         r"^(?:connect |getaddrinfo |read |fetch"
@@ -75,69 +64,71 @@ NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
         r"|^MCP (?:error -32000|server \S+ (?:is not connected|disconnected))|^Connection"
         r" closed|^unable to (?:get|verify) .*certificate",
     ),
-    _rule(
+    error_pattern(
         "environment",
         "cannot_start",  # the program of the tool itself
         r"^(?:ENOENT|EACCES|EPERM)\b[^'\n]{0,120}\bposix_spawn\b|^(?:posix_)?spawn \S+"
         r" (?:ENOENT|EACCES|EPERM)\b",
     ),
-    _rule(
+    error_pattern(
         "environment",
         "rate_limit",
         r"^(?:API Error: )?(?:429\b|rate limit|too many requests|overloaded|529\b)",
     ),
-    _rule("environment", "disk", r"^ENOSPC|^EMFILE|^EACCES|^EPERM|^EROFS"),
+    error_pattern("environment", "disk", r"^ENOSPC|^EMFILE|^EACCES|^EPERM|^EROFS"),
 )
 
 # The agent program's own policy. Checked only if the agent tagged its refusal: elsewhere the same
 # words may be a tool's output.
 AGENT_POLICY: tuple[ErrorPattern, ...] = (
-    _rule("permission", "blocked", r"^Blocked: "),
-    _rule("permission", "plan_mode", r"^(?:You are |Claude is )?not in plan mode\b"),
-    _rule("environment", "shell_gone", r"^Shell (?:\S+ )?is not running\b"),
+    error_pattern("permission", "blocked", r"^Blocked: "),
+    error_pattern("permission", "plan_mode", r"^(?:You are |Claude is )?not in plan mode\b"),
+    error_pattern("environment", "shell_gone", r"^Shell (?:\S+ )?is not running\b"),
 )
 
 # The call itself is wrong: its tool, its arguments, or its assumptions.
 CALL_IS_WRONG: tuple[ErrorPattern, ...] = (
-    _rule(
+    error_pattern(
         "mistake",
         "unknown_tool",
         r"^No such tool available|^(?:Unknown|Unsupported|Invalid) tool\b|^Tool [`'\"]?\S+ (?:was"
         r" )?not found",
     ),
-    _rule("mistake", "repeated_call", r"^File unchanged since last read|^Wasted call"),
-    _rule("mistake", "edit_not_read", r"has not been read yet|^You must read the file"),
-    _rule(
+    error_pattern("mistake", "repeated_call", r"^File unchanged since last read|^Wasted call"),
+    error_pattern("mistake", "edit_not_read", r"has not been read yet|^You must read the file"),
+    error_pattern(
         "mistake",
         "edit_no_match",
         r"^String to replace not found|^old_?(?:string|text) (?:was )?not found|^Could not find the"
         r" exact text",
     ),
-    _rule(
+    error_pattern(
         "mistake", "edit_multi_match", r"^Found \d+ (?:matches|occurrences) of the (?:string|text)"
     ),
-    _rule("mistake", "edit_stale", r"modified since (?:it was last )?read|unexpectedly modified"),
-    _rule(
+    error_pattern(
+        "mistake", "edit_stale", r"modified since (?:it was last )?read|unexpectedly modified"
+    ),
+    error_pattern(
         "mistake",
         "edit_no_change",
         r"^No changes to make|^old_?string and new_?string (?:are|must)",
     ),
-    _rule(
+    error_pattern(
         "mistake",
         "too_large",
         r"exceeds maximum allowed|^File content .* exceeds|^File is too large",
     ),
-    _rule(
+    error_pattern(
         "mistake", "is_directory", r"^EISDIR|illegal operation on a directory|\bis a directory\b"
     ),
-    _rule(
+    error_pattern(
         "mistake",
         "file_missing",
         r"^(?:File|Path|Directory|Notebook file|Notebook)\b.{0,300}?does not exist|^(?:File|Path)"
         r" not found|^ENOENT\b",
     ),
-    _rule("mistake", "malformed_call", r"^InputValidationError: malformed tool call\b"),
-    _rule(
+    error_pattern("mistake", "malformed_call", r"^InputValidationError: malformed tool call\b"),
+    error_pattern(
         "mistake",
         "bad_arguments",
         r"^\S*InputValidationError|^\S+ failed due to the following issues?:|^Argument Validation"
@@ -172,7 +163,7 @@ def not_the_model(text: str) -> Verdict | None:
     >>> not_the_model("The user doesn't want to proceed with this tool use.").category
     'rejected'
     """
-    return _first_match(NOT_THE_MODEL, strip_tag(text))
+    return _first_match((*NOT_THE_MODEL, *NOT_THE_MODEL_ELSEWHERE), strip_tag(text))
 
 
 def judge_tool_error(text: str, *, tool: str) -> Verdict:
@@ -185,14 +176,14 @@ def judge_tool_error(text: str, *, tool: str) -> Verdict:
     'file_missing'
     """
     message = strip_tag(text)
-    verdict = _first_match(NOT_THE_MODEL, message)
+    verdict = not_the_model(text)
     if verdict is not None:
         return verdict
     if tool == "StructuredOutput" and _STRUCTURED.search(message[:HEAD_CHARS]):
         return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(message))
     verdict = (
         _first_match(AGENT_POLICY, message) if _TAGGED.search(text) else None
-    ) or _first_match(CALL_IS_WRONG, message)
+    ) or _first_match((*CALL_IS_WRONG, *CALL_IS_WRONG_ELSEWHERE), message)
     if verdict is not None:
         return verdict
     # The agent refused the call before the tool ran: the arguments are at fault.

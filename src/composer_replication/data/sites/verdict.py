@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from composer_replication.core.site import Category
@@ -22,6 +23,20 @@ class Verdict:
     kind: str
     detail: str = ""
     subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPattern:
+    """A pattern over the opening of a result, and what it means."""
+
+    category: Category
+    kind: str
+    pattern: re.Pattern[str]
+
+
+def error_pattern(category: Category, kind: str, pattern: str) -> ErrorPattern:
+    """Compile the pattern of an error, without regard to case."""
+    return ErrorPattern(category, kind, re.compile(pattern, re.IGNORECASE))
 
 
 def quote(text: str) -> str:

@@ -9,6 +9,9 @@ too low shows before many are in flight. Each attempt is booked separately: one 
 have been billed, and stays booked when the next one is. If the ceiling leaves no room, the asker
 waits for its calls in flight, which mostly cost less than their bookings; it raises BudgetError if
 there are none. Raises TeacherError if the last attempt failed.
+
+A teacher with `batch = true` is asked in batches (batch_queue.py): the questions that are pending
+at one time go together, each is tried once, and its answer may take a day.
 """
 
 from __future__ import annotations
@@ -16,14 +19,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
-from composer_replication.core.errors import BudgetError, NoSpaceError, TeacherError
-from composer_replication.core.teacher import Bought, Request, Teacher, request_key
+from composer_replication.core.errors import BudgetError, ComposerError, NoSpaceError, TeacherError
+from composer_replication.core.teacher import (
+    Bought,
+    Price,
+    Request,
+    Teacher,
+    TeacherReply,
+    request_key,
+)
+from composer_replication.data.teachers.batch_queue import BatchQueue, asks_in_batches
 from composer_replication.data.teachers.ledger import BookedCost, Busy, Call, Ledger, to_nano
+from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 
 MAX_UNANSWERED_AT_START = 5
 """Stop after this many possibly billed calls without a single answer: the next ones would be lost
@@ -134,8 +146,12 @@ class Asker:
         limits: Mapping[str, RateLimits] | None = None,
         retry_policy: RetryPolicy | None = None,
         seed: int = 0,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._ledger, self.retry_policy = ledger, retry_policy or RetryPolicy()
+        self.report = report
+        self.num_batched = 0
+        self._queues = dict[str, BatchQueue]()
         self._limits, self._gates = dict(limits or {}), dict[str, RateLimiter]()
         self._rng = random.Random(seed)
         self._in_flight = 0
@@ -164,6 +180,11 @@ class Asker:
         key = request_key(teacher, request)
         if (bought := self._ledger.find(key)) is not None:
             return bought
+        if asks_in_batches(teacher):
+            if (queue := self._queues.get(teacher.name)) is None:
+                queue = BatchQueue(teacher, ledger=self._ledger, asker=self)
+                self._queues[teacher.name] = queue
+            return await queue.ask(key, request)
         gate = self._gates.setdefault(
             teacher.provider, RateLimiter(self._limits.get(teacher.provider, RateLimits()))
         )
@@ -176,11 +197,35 @@ class Asker:
             except TeacherError as error:
                 wait_s = self.retry_policy.wait_s(attempt, error, self._rng, waited_s=waited_s)
                 if wait_s is None:
-                    raise self._final_error(teacher, error) from None
+                    raise self.final_error(teacher, error) from None
                 if error.wait_s is not None:
                     gate.pause(error.wait_s)
             waited_s += wait_s
             await asyncio.sleep(wait_s)
+
+    async def collect_batches(self, teachers: Sequence[Teacher]) -> None:
+        """Collect the batches that earlier runs sent to these teachers' addresses."""
+        if self._ledger is None:
+            return
+        at = {t.settings.base_url: t for t in teachers if isinstance(t, OpenAICompatible)}
+        collecting: list[Awaitable[None]] = []
+        for batch in self._ledger.open_batches():
+            if (teacher := at.get(batch.base_url)) is None:
+                self.report(
+                    f" {len(batch.calls)} questions to {batch.teacher} are in a batch at"
+                    f" {batch.base_url}, and no teacher of this replay can collect it: they stay"
+                    " booked"
+                )
+                continue
+            queue = BatchQueue(teacher, ledger=self._ledger, asker=self)
+            collecting.append(queue.collect(batch))
+        await asyncio.gather(*collecting)
+
+    def drop_pending(self, error: ComposerError) -> None:
+        """Send no question that waits for the next batch: the asking has ended with this error."""
+        dropped = BudgetError("not asked: the asking has ended", where=error.where, fix=error.fix)
+        for queue in self._queues.values():
+            queue.drop_pending(dropped)
 
     @asynccontextmanager
     async def _one_at_a_time_at_first(self, teacher: Teacher) -> AsyncIterator[None]:
@@ -211,26 +256,72 @@ class Asker:
             )
             raise self._count_unanswered(teacher, timeout_error) from error
         except TeacherError as error:
-            (ledger.lose if error.billed else ledger.free)(booking, why=error.what)
-            raise self._count_unanswered(teacher, error) if error.billed else error from None
+            raise self.end_call(teacher, booking, error) from None
         # Cancelled, interrupted, or a bug in the teacher's code: it may have been billed.
         except BaseException as error:
             ledger.lose(booking, why=type(error).__name__)
             raise
         finally:
             self._in_flight -= 1
-            self._call_ended.set()
-            self._call_ended = asyncio.Event()
+            self.signal_end()
+        return self._keep(teacher, booking, reply, cost, key)
+
+    def settle_call(
+        self, teacher: Teacher, call: Call, reply: TeacherReply, *, price: Price, key: str
+    ) -> Bought:
+        """Store and book the answer of a call in a batch; raises as an attempt does."""
+        return self._keep(teacher, call, reply, self._book.settle(call, reply, price=price), key)
+
+    def end_call(self, teacher: Teacher, call: Call, error: TeacherError) -> TeacherError:
+        """Release or lose a call that brought no answer; return the error to raise."""
+        (self._book.lose if error.billed else self._book.free)(call, why=error.what)
+        return self._count_unanswered(teacher, error) if error.billed else error
+
+    def _keep(
+        self, teacher: Teacher, call: Call, reply: TeacherReply, cost: BookedCost, key: str
+    ) -> Bought:
         # The answer is in the ledger from here on, even if the next line ends the asking.
         self._answered.add(teacher.name)
         self._failures_in_a_row[teacher.name] = 0
-        if to_nano(cost.usd) - to_nano(booking.worst_usd) > 1:  # a billionth is rounding
+        if to_nano(cost.usd) - to_nano(call.worst_usd) > 1:  # a billionth is rounding
             raise self._give_up(
-                teacher, _above_booking_error(teacher, booked=booking.worst_usd, cost=cost)
+                teacher, _above_booking_error(teacher, booked=call.worst_usd, cost=cost)
             )
         return Bought(reply=reply, usd=cost.usd, key=key, whose=cost.whose)
 
-    def _final_error(self, teacher: Teacher, error: TeacherError) -> TeacherError:
+    @property
+    def _book(self) -> Ledger:
+        assert self._ledger is not None
+        return self._ledger
+
+    @property
+    def timeout_s(self) -> float:
+        """The time that one request may take."""
+        return self.retry_policy.timeout_s
+
+    @property
+    def has_plain_calls(self) -> bool:
+        """Whether calls outside of batches are in flight: their answers may open questions."""
+        return self._in_flight > 0
+
+    async def next_end(self) -> None:
+        """Wait until a call or a batch has ended, and may have made room under the ceiling."""
+        await self._call_ended.wait()
+
+    def signal_end(self) -> None:
+        """Let whoever waits for room under the ceiling try again."""
+        self._call_ended.set()
+        self._call_ended = asyncio.Event()
+
+    def error_for_all(self, teacher: Teacher) -> TeacherError | None:
+        """Return the error for which a teacher is not asked any more, if any."""
+        return self._given_up.get(teacher.name)
+
+    def wait_s(self, attempt: int, error: TeacherError) -> float | None:
+        """Return the pause before the next attempt at a step that costs nothing, or None."""
+        return self.retry_policy.wait_s(attempt, error, self._rng)
+
+    def final_error(self, teacher: Teacher, error: TeacherError) -> TeacherError:
         """Return the error of a request without attempts left, or the one that ends the asking."""
         if error.for_all:  # requests that are waiting need not run into it again
             return self._give_up(teacher, error)
@@ -272,7 +363,7 @@ class Asker:
     ) -> Call | Bought:
         while True:
             call_ended = self._call_ended
-            if (error_for_all := self._given_up.get(teacher.name)) is not None:
+            if (error_for_all := self.error_for_all(teacher)) is not None:
                 raise error_for_all
             try:
                 booking = ledger.reserve(
@@ -282,7 +373,7 @@ class Asker:
                     timeout_s=self.retry_policy.timeout_s + _BOOK_LONGER_S,
                 )
             except BudgetError as error:
-                if not self._in_flight:
+                if not (self._in_flight or self.num_batched):
                     if (
                         not isinstance(error, NoSpaceError)
                         and (unanswered := self._unanswered[teacher.name])

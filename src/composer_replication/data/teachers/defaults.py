@@ -27,3 +27,7 @@ DEFAULT_TEACHERS: Mapping[str, TeacherSettings] = MappingProxyType(
     }
 )
 """By name, in the order of asking; the key is expected in OPENROUTER_API_KEY."""
+
+BATCH_DISCOUNTS: Mapping[str, float] = MappingProxyType({"api.openai.com": 0.5})
+"""Published discounts on answers in batches, by host; read on 2026-11-27 in OpenAI's Batch API
+FAQ."""

@@ -12,6 +12,10 @@ settles a call writes its answer and its cost; from then on the same request cos
 disk has no room for that transaction, the answer goes into blocks that were allocated before the
 request (room.py), no further request is sent, and whoever opens the ledger next imports it.
 
+Calls may belong to a batch (batch_queue.py). The provider keeps its answers, so a kill loses none
+of its calls: they stay in flight until somebody collects the batch. If the input file of a batch
+was never noted, nothing was sent, and its calls are released.
+
 The cost of a call is never the endpoint's word alone: it is at least our own count of what was sent
 and received, at the prices of the settings, and the endpoint's numbers count only if they are
 higher.
@@ -27,9 +31,9 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +66,7 @@ from composer_replication.data.teachers.room import (
 
 LEDGER_NAME = "ledger.sqlite3"
 NANO = 10**9
-_VERSION = 2
+_VERSION = 3
 _BUSY_S = 60.0
 _BYTES_A_TOKEN = 16
 _FOREIGN_SPILL_S = 3600.0
@@ -86,7 +90,8 @@ CREATE TABLE IF NOT EXISTS calls (
     began REAL NOT NULL,
     until REAL NOT NULL,
     ended REAL,
-    whose TEXT NOT NULL DEFAULT ''
+    whose TEXT NOT NULL DEFAULT '',
+    batch INTEGER
 );
 CREATE UNIQUE INDEX IF NOT EXISTS one_answer ON calls (key) WHERE state = 'answered';
 CREATE INDEX IF NOT EXISTS by_key ON calls (key);
@@ -101,16 +106,46 @@ CREATE TRIGGER IF NOT EXISTS nothing_is_deleted BEFORE DELETE ON calls BEGIN \
 SELECT RAISE(ABORT, 'a ledger only grows'); END;
 """
 _UPGRADE_TO_2 = "ALTER TABLE calls ADD COLUMN whose TEXT NOT NULL DEFAULT ''"
+_UPGRADE_TO_3 = "ALTER TABLE calls ADD COLUMN batch INTEGER"
+_BATCHES = """
+CREATE TABLE IF NOT EXISTS batches (
+    id INTEGER PRIMARY KEY,
+    teacher TEXT NOT NULL,
+    base_url TEXT NOT NULL,
+    price TEXT NOT NULL,
+    file TEXT NOT NULL DEFAULT '',
+    batch TEXT NOT NULL DEFAULT ''
+);
+"""
 Basis = Literal["worst_case", "reported", "tokens", "by_hand"]
 _Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A booking for one attempt, e.g. Call(id=12, worst_usd=0.031)."""
+    """A booking for one attempt, e.g. Call(id=12, worst_usd=0.031); `batch` is its batch's row."""
 
     id: int
     worst_usd: float
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBatch:
+    """A batch whose calls are not all settled: its row, and the provider's ids of it.
+
+    `file` is noted before the batch is created, `batch` afterwards; "" = not known. `calls` are by
+    the keys of their requests, which are the `custom_id` of the batch's lines.
+    Example: OpenBatch(row=1, teacher="ash", base_url=url, price=price, file="file-1", calls={})
+    """
+
+    row: int
+    teacher: str
+    base_url: str
+    price: Price
+    file: str = ""
+    batch: str = ""
+    calls: Mapping[str, Call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +221,7 @@ class Ledger:
         self._db.execute("PRAGMA synchronous = FULL")
         with self._transaction() as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, 1, _VERSION):
+            if version not in range(_VERSION + 1):
                 raise DataError(
                     f"a ledger of version {version}, this program reads {_VERSION}",
                     where=str(self.path),
@@ -196,6 +231,10 @@ class Ledger:
                     db.execute(statement)
             if version == 1:
                 db.execute(_UPGRADE_TO_2)
+            if version in (1, 2):
+                db.execute(_UPGRADE_TO_3)
+            for statement in _statements(_BATCHES):
+                db.execute(statement)
             if version != _VERSION:
                 db.execute(f"PRAGMA user_version = {_VERSION}")
             imported_files = self._take_over(db)
@@ -251,32 +290,47 @@ class Ledger:
         )
 
     def reserve(
-        self, key: str, *, teacher: Teacher, request: Request, timeout_s: float
+        self,
+        key: str,
+        *,
+        teacher: Teacher,
+        request: Request,
+        timeout_s: float,
+        batch: int | None = None,
     ) -> Call | Busy | Bought:
         """Book the worst case of one attempt, unless it is answered already or in flight elsewhere.
 
-        After `timeout_s` a call of a process on another machine counts as lost. If a call of this
-        teacher has cost more than its booking, the prices are too low: then the worst case is at
-        least the dearest such call.
+        `batch` is the row of `begin_batch` for a call in a batch. After `timeout_s` a call of a
+        process on another machine counts as lost. If a call of this teacher has cost more than its
+        booking, the prices are too low: then the worst case is at least the dearest such call.
         Raises BudgetError if the worst case does not fit under the ceiling, NoSpaceError if the
         disk has no room for the answer.
         """
         if self._write_error:
             raise self._no_space()
         try:
-            self._spill.reserve(
-                (self._num_open + 1) * (SLOT_BYTES + _BYTES_A_TOKEN * request.max_tokens)
+            if batch is None:  # the answers of a batch stay at the provider until they are here
+                self._spill.reserve(
+                    (self._num_open + 1) * (SLOT_BYTES + _BYTES_A_TOKEN * request.max_tokens)
+                )
+            booking = self._book(
+                key, teacher=teacher, request=request, timeout_s=timeout_s, batch=batch
             )
-            booking = self._book(key, teacher=teacher, request=request, timeout_s=timeout_s)
         except (OSError, sqlite3.OperationalError) as error:
             raise _cannot_write(
                 self.path, f"no room on the disk for an answer, so none was asked for: {error}"
             ) from error
-        self._num_open += isinstance(booking, Call)
+        self._num_open += isinstance(booking, Call) and batch is None
         return booking
 
     def _book(
-        self, key: str, *, teacher: Teacher, request: Request, timeout_s: float
+        self,
+        key: str,
+        *,
+        teacher: Teacher,
+        request: Request,
+        timeout_s: float,
+        batch: int | None,
     ) -> Call | Busy | Bought:
         worst = to_nano(worst_usd(teacher, request))
         with self._transaction() as db:
@@ -301,7 +355,7 @@ class Ledger:
             )
             cursor = db.execute(
                 "INSERT INTO calls (key, prompt, teacher, about, state, booked, worst, owner,"
-                " began, until) VALUES (?, ?, ?, ?, 'in_flight', ?, ?, ?, ?, ?)",
+                " began, until, batch) VALUES (?, ?, ?, ?, 'in_flight', ?, ?, ?, ?, ?, ?)",
                 (
                     key,
                     sha,
@@ -312,10 +366,67 @@ class Ledger:
                     self.owner,
                     now,
                     now + timeout_s,
+                    batch,
                 ),
             )
             assert cursor.lastrowid is not None
-            return Call(cursor.lastrowid, worst / NANO)
+            return Call(cursor.lastrowid, worst / NANO, batch)
+
+    def begin_batch(self, teacher: str, *, base_url: str, price: Price) -> int:
+        """Return the row of a new batch, to be filled by `reserve`; nothing was sent yet."""
+        row = self._write_batch(
+            "INSERT INTO batches (teacher, base_url, price) VALUES (?, ?, ?)",
+            (teacher, base_url, canonical_json(asdict(price))),
+        )
+        assert row is not None
+        return row
+
+    def note_batch(self, row: int, *, file: str, batch: str = "") -> None:
+        """Note the provider's ids: `file` before the batch is created, `batch` before any wait."""
+        self._write_batch("UPDATE batches SET file = ?, batch = ? WHERE id = ?", (file, batch, row))
+
+    def _write_batch(self, statement: str, values: tuple[Any, ...]) -> int | None:
+        try:
+            with self._transaction() as db:
+                return db.execute(statement, values).lastrowid
+        except sqlite3.OperationalError as error:
+            raise _cannot_write(self.path, f"a batch could not be noted: {error}") from error
+
+    def open_batches(self) -> list[OpenBatch]:
+        """Return the batches that were sent and not settled, unless another process waits."""
+        rows = self._db.execute(
+            "SELECT batches.id, batches.teacher, base_url, price, file, batches.batch, calls.id,"
+            " key, worst, owner, until FROM calls JOIN batches ON batches.id = calls.batch"
+            " WHERE state = 'in_flight' AND file != '' ORDER BY calls.id"
+        ).fetchall()
+        found: dict[int, tuple[OpenBatch, dict[str, Call]]] = {}
+        for row, teacher, base_url, price, file, batch, call_id, key, worst, owner, until in rows:
+            if owner != self.owner and self._is_running(owner, until):
+                continue
+            if row not in found:
+                calls = dict[str, Call]()
+                found[row] = (
+                    OpenBatch(
+                        row=row,
+                        teacher=teacher,
+                        base_url=base_url,
+                        price=Price(**json.loads(price)),
+                        file=file,
+                        batch=batch,
+                        calls=calls,
+                    ),
+                    calls,
+                )
+            found[row][1][key] = Call(call_id, worst / NANO, row)
+        return [open_batch for open_batch, _ in found.values()]
+
+    def has_answer_of_batch(self, teacher: str, *, base_url: str) -> bool:
+        """Return whether a batch of this teacher has ever brought an answer."""
+        query = (
+            "SELECT 1 FROM calls JOIN batches ON batches.id = calls.batch"
+            " WHERE calls.teacher = ? AND base_url = ? AND state = 'answered' LIMIT 1"
+        )
+        return self._db.execute(query, (teacher, base_url)).fetchone() is not None
 
     def settle(self, call: Call, reply: TeacherReply, *, price: Price) -> BookedCost:
         """Store an answer and book its cost, which is returned; see `cost_of`.
@@ -336,10 +447,13 @@ class Ledger:
             with self._transaction() as db:
                 self._store_answer(db, record)
         except (sqlite3.OperationalError, DataError) as error:
+            if call.batch is not None:  # it stays in flight, and its answer at the provider
+                self._write_error = self._write_error or str(error)
+                raise self._no_space() from error
             self._spill_answer(record, error)
             usd = record["nano"] / NANO
             self._in_spill[key] = Bought(reply=reply, usd=usd, now=False, key=key, whose=cost.whose)
-        self._num_open -= 1
+        self._num_open -= call.batch is None
         return cost
 
     def _key_of(self, call: Call) -> str:
@@ -422,7 +536,7 @@ class Ledger:
 
     def _end_unanswered(self, call: Call, state: str, booked: int, *, why: str) -> None:
         """End a call without an answer; it stays booked if that cannot be written."""
-        self._num_open -= 1
+        self._num_open -= call.batch is None
         try:
             with self._transaction() as db:
                 db.execute(
@@ -476,21 +590,40 @@ class Ledger:
 
     def _asked_by_another(self, db: sqlite3.Connection, key: str) -> Busy | None:
         """Return the living owner of a call of `key` in flight; lose calls of dead owners."""
-        for call_id, owner, until in db.execute(
-            "SELECT id, owner, until FROM calls WHERE key = ? AND state = 'in_flight'", (key,)
+        for call_id, owner, until, batch in db.execute(
+            "SELECT id, owner, until, batch FROM calls WHERE key = ? AND state = 'in_flight'",
+            (key,),
         ).fetchall():
             if self._is_running(owner, until):
                 return Busy(owner)
+            if batch is not None:
+                raise DataError(
+                    "this was asked in a batch that nobody has collected yet",
+                    where=str(self.path),
+                    fix="collect it, or it would be paid for twice: recompose replay --resume",
+                )
             self._lose_orphan(db, call_id)
         return None
 
     def _lose_orphans(self, db: sqlite3.Connection) -> None:
-        """Mark calls of dead processes as lost: they stay booked, and can be settled by hand."""
-        for call_id, owner, until in db.execute(
-            "SELECT id, owner, until FROM calls WHERE state = 'in_flight'"
+        """Mark calls of dead processes as lost: they stay booked, and can be settled by hand.
+
+        Those of a batch stay in flight if it was sent, and are released if it was not.
+        """
+        for call_id, owner, until, file in db.execute(
+            "SELECT calls.id, owner, until, file FROM calls LEFT JOIN batches ON batches.id ="
+            " calls.batch WHERE state = 'in_flight'"
         ).fetchall():
-            if not self._is_running(owner, until):
+            if self._is_running(owner, until):
+                continue
+            if file is None:
                 self._lose_orphan(db, call_id)
+            elif not file:
+                db.execute(
+                    "UPDATE calls SET state = 'free', booked = 0, why = 'its batch was not sent',"
+                    " ended = ? WHERE id = ?",
+                    (time.time(), call_id),
+                )
 
     def _is_running(self, owner: str, until: float) -> bool:
         alive = True if owner == self.owner else self._is_alive(owner)

@@ -42,6 +42,16 @@ def named_teachers(
     return named
 
 
+def check_no_batch(name: str, settings: TeacherSettings, *, where: str) -> None:
+    """Refuse a teacher with `batch` where the next question depends on the answer before it."""
+    if settings.batch:
+        raise ConfigError(
+            f"teacher {name!r} answers in batches, and is asked one question after the other here",
+            where=where,
+            fix=f"name a teacher without batch, or set replay.teacher.{name}.batch = false",
+        )
+
+
 def limits_of(teachers: Iterable[TeacherSettings]) -> Mapping[str, RateLimits]:
     """Return the rate limits of each provider: the strictest of the teachers that share it."""
     limits: dict[str, RateLimits] = {}

@@ -19,8 +19,9 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Price, Request, TeacherReply
 from composer_replication.data.ingestion.redaction import redact_turn
 from composer_replication.data.teachers.count import received_tokens, sent_tokens
+from composer_replication.data.teachers.defaults import BATCH_DISCOUNTS
 from composer_replication.data.teachers.scrub import KeyScrub
 from composer_replication.data.teachers.wire import chat_messages, chat_tools, read_reply
 
@@ -75,6 +77,15 @@ _FIXES = {
     404: "check base_url and model of this teacher",
     403: "the endpoint does not allow this request",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back to one request, e.g. Response(200, {}, b"{}")."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class OpenAICompatible:
@@ -164,38 +175,66 @@ class OpenAICompatible:
         """
         return (
             TEMPLATE_TOKENS
-            + len(_json_bytes(self.body_of(request)))
-            + len(_json_bytes(chat_tools(request.tools)))
+            + len(json_bytes(self.body_of(request)))
+            + len(json_bytes(chat_tools(request.tools)))
         )
 
     async def ask(self, request: Request) -> TeacherReply:
         """Make one attempt; raises TeacherError unless it brings an answer."""
-        http, sent = self._http, self.body_of(request)
-        try:
-            async with self._client.stream(
-                "POST", f"{self.settings.base_url}/chat/completions", content=_json_bytes(sent)
-            ) as response:
-                status, headers, raw_body = int(response.status_code), response.headers, bytearray()
-                async for piece in response.aiter_raw(_PIECE_BYTES):
-                    raw_body += piece
-                    if len(raw_body) > MAX_BODY_BYTES:
-                        raise self._too_long()
-        # Nothing was sent, so nothing was billed.
-        except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
-            raise self._error(
-                f"no connection ({type(error).__name__})", again=True, billed=False
-            ) from None
-        except http.HTTPError as error:
-            raise self._error(
-                f"the connection broke off ({type(error).__name__})", again=True, billed=True
-            ) from None
+        sent = self.body_of(request)
+        response = await self.send("POST", "/chat/completions", content=json_bytes(sent))
         return self._read(
-            status,
-            headers=headers,
-            body=self._decompress(bytes(raw_body), headers),
+            response.status,
+            headers=response.headers,
+            body=response.body,
             request=request,
             sent=sent,
         )
+
+    async def send(self, method: str, path: str, **content: Any) -> Response:
+        """Send one request to the endpoint and read the response; raises TeacherError."""
+        raw_body = bytearray()
+        async with self.stream(method, path, **content) as response:
+            status, headers = int(response.status_code), response.headers
+            async for piece in response.aiter_raw(_PIECE_BYTES):
+                raw_body += piece
+                if len(raw_body) > MAX_BODY_BYTES:
+                    raise self._too_long()
+        return Response(status, headers, self._decompress(bytes(raw_body), headers))
+
+    @asynccontextmanager
+    async def stream(self, method: str, path: str, **content: Any) -> AsyncIterator[Any]:
+        """Send one request; its response is read in the block. Raises TeacherError."""
+        http = self._http
+        try:
+            async with self._client.stream(
+                method, f"{self.settings.base_url}{path}", **content
+            ) as response:
+                yield response
+        # Nothing was sent, so nothing was billed.
+        except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
+            raise self.error(
+                f"no connection ({type(error).__name__})", again=True, billed=False
+            ) from None
+        except http.HTTPError as error:
+            raise self.error(
+                f"the connection broke off ({type(error).__name__})", again=True, billed=True
+            ) from None
+
+    def read_line(self, status: int, body: bytes, request: Request) -> TeacherReply:
+        """Return the answer in a line of a batch; raises TeacherError if there is none."""
+        return self._read(
+            status, headers={}, body=body, request=request, sent=self.body_of(request)
+        )
+
+    def holds_key(self, text: str) -> bool:
+        """Return whether a text of the endpoint holds the key."""
+        return self._scrub.holds(text)
+
+    def shown(self, text: str) -> str:
+        """Return a text of the endpoint without the key, secrets and control characters."""
+        clean = self._redactor.text(self._scrub.text(text[:_MAX_ERROR_CHARS]))
+        return harmless(clean)[:300].strip()
 
     def _decompress(self, raw_body: bytes, headers: Mapping[str, str]) -> bytes:
         """Return the decompressed body; some servers compress although we ask them not to."""
@@ -203,7 +242,7 @@ class OpenAICompatible:
         if encoding in ("", "identity"):
             return raw_body
         if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise self._error(
+            raise self.error(
                 f"the answer is packed as {harmless(encoding)[:20]!r}, which was not asked for",
                 again=False,
                 billed=True,
@@ -212,7 +251,7 @@ class OpenAICompatible:
         try:
             body = decompressor.decompress(raw_body, MAX_BODY_BYTES + 1)
         except zlib.error as error:
-            raise self._error(
+            raise self.error(
                 "the body of the answer cannot be unpacked", again=True, billed=True
             ) from error
         if len(body) > MAX_BODY_BYTES:
@@ -220,7 +259,7 @@ class OpenAICompatible:
         return body
 
     def _too_long(self) -> TeacherError:
-        return self._error(
+        return self.error(
             f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True
         )
 
@@ -238,11 +277,11 @@ class OpenAICompatible:
         if status == 200 and (error_in_body := _error_in(body)) is not None:
             status = error_in_body[0]
         if status != 200:
-            raise self._refusal(status, body, wait_s)
+            raise self.refusal(status, body, wait_s)
         try:
             reply = read_reply(body, request=request, model=self.settings.model)
         except TeacherError as error:
-            raise self._error(error.what, again=error.again, billed=error.billed) from None
+            raise self.error(error.what, again=error.again, billed=error.billed) from None
         received = received_tokens(json.loads(body), max_tokens=request.max_tokens)
         max_sent = self.most_input_tokens(request)
         reply = replace(
@@ -273,17 +312,12 @@ class OpenAICompatible:
             reply if turn is reply.turn and raw is reply.raw else replace(reply, turn=turn, raw=raw)
         )
 
-    def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
+    def refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
+        """Return what a response without an answer means: for the bill, and for the next try."""
         error_in_body = _error_in(body)
-        message = (
-            harmless(self._redactor.text(self._scrub.text(error_in_body[1][:_MAX_ERROR_CHARS])))[
-                :300
-            ].strip()
-            if error_in_body
-            else ""
-        )
+        message = self.shown(error_in_body[1]) if error_in_body else ""
         fix = _FIXES.get(status, "").format(key=self.settings.key_env)
-        return self._error(
+        return self.error(
             f"status {status}" + (f": {message}" if message else ""),
             fix=fix,
             again=status in _RETRY_STATUSES,
@@ -292,17 +326,31 @@ class OpenAICompatible:
             for_all=status in _FATAL_STATUSES or 300 <= status < 400,
         )
 
-    def _error(self, what: str, **facts: Any) -> TeacherError:
+    def error(self, what: str, **facts: Any) -> TeacherError:
+        """Return an error of this teacher, with its address."""
         return TeacherError(what, where=f"{self.name} at {self.settings.base_url}", **facts)
 
 
 def price_of(settings: TeacherSettings) -> Price:
-    """Return the highest price that a teacher may have, from its settings."""
+    """Return the highest price that a teacher may have, from its settings; in batches less.
+
+    >>> at = {"model": "m", "base_url": "https://api.openai.com/v1", "max_input_usd_per_mtok": 2.0}
+    >>> price_of(TeacherSettings(**at, batch=True)).input_usd_per_mtok
+    1.0
+    """
+    share = 1.0 - (batch_discount_of(settings) if settings.batch else 0.0)
     return Price(
-        input_usd_per_mtok=settings.max_input_usd_per_mtok,
-        output_usd_per_mtok=settings.max_output_usd_per_mtok,
+        input_usd_per_mtok=settings.max_input_usd_per_mtok * share,
+        output_usd_per_mtok=settings.max_output_usd_per_mtok * share,
         request_usd=settings.max_request_usd,
     )
+
+
+def batch_discount_of(settings: TeacherSettings) -> float:
+    """Return the discount on a teacher's tokens in a batch: as set, or as published, or none."""
+    if settings.batch_discount is not None:
+        return settings.batch_discount
+    return BATCH_DISCOUNTS.get(urlsplit(settings.base_url).hostname or "", 0.0)
 
 
 def routing_of(settings: TeacherSettings) -> dict[str, Any]:
@@ -415,7 +463,8 @@ def _make_client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
     )
 
 
-def _json_bytes(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
+    """Return JSON as it is sent."""
     return dumps(value).encode("utf-8")
 
 

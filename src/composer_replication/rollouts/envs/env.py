@@ -29,11 +29,11 @@ every result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from composer_replication.core.trace import ToolSpec, Turn
+from composer_replication.core.trace import Event, ToolSpec, Turn
 
 RunsIn = Literal["any_thread", "one_thread", "caller"]
 
@@ -66,7 +66,10 @@ class Reply:
 class Env(Protocol):
     """One episode of one task.
 
-    `task_id` is stable over runs; `max_turns` is how many messages the student may write.
+    `task_id` is stable over runs; `max_turns` is how many messages the student may write. It may
+    also have `remarks() -> Sequence[Remark]`, asked once after `measures`: what a person should
+    read beside the reward. Each becomes an event behind the session's last turn, which the student
+    never reads.
     """
 
     task_id: str
@@ -98,6 +101,9 @@ class Env(Protocol):
         """Free what the episode holds; safe to call twice."""
         ...
 
+
+Remark = tuple[str, str]
+"""The kind of an event and its text, e.g. (HACK_ATTEMPT, "start-up files: conftest.py")."""
 
 MakeEnv = Callable[[], Env]
 """A task: makes a new environment of it every time, e.g. partial(make, task)."""
@@ -139,6 +145,21 @@ class EnvMetadata:
     families: tuple[MistakeFamily, ...] = ()
     notes: tuple[str, ...] = ()
     levels: Mapping[int, str] = field(default_factory=dict)
+
+
+def remark_events(remarks: Iterable[Remark], *, turn: int) -> tuple[Event, ...]:
+    """The remarks as events behind the last of `turn` turns.
+
+    >>> remark_events([("judged", "a test failed")], turn=4)[0].turn
+    4
+    """
+    return tuple(Event(kind=kind, turn=turn, text=text) for kind, text in remarks)
+
+
+def env_remarks(env: Env) -> Sequence[Remark]:
+    """What the environment's `remarks()` returns; () if it has no such method."""
+    remarks: Callable[[], Sequence[Remark]] | None = getattr(env, "remarks", None)
+    return () if remarks is None else remarks()
 
 
 def runs_in(env: Env) -> RunsIn:

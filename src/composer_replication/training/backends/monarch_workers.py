@@ -65,7 +65,7 @@ class RunParts:
             config=config,
             make_student=make_student,
             make_renderer=partial(_renderer, family=config.student.template),
-            open_tasks=partial(open_world, config.rollouts.env),
+            open_tasks=partial(open_world, config.rollouts.env, settings=config.rollouts),
         )
 
 

@@ -27,13 +27,19 @@ from typing import Any
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
 from composer_replication.rollouts.call_pool import PooledCall
-from composer_replication.rollouts.envs.env import MistakeFamily
+from composer_replication.rollouts.env_validation import checked_remarks
+from composer_replication.rollouts.envs.env import MistakeFamily, env_remarks, remark_events
 from composer_replication.rollouts.envs.method_env import OVER, MethodEnv, episode_of
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import TrlExamples, TrlSession
 from composer_replication.training.loop import NUM_SAMPLES
-from composer_replication.training.on_policy.live import LiveStep, group_advantages, pick_sessions
+from composer_replication.training.on_policy.live import (
+    LiveStep,
+    group_advantages,
+    keeps_samples,
+    pick_sessions,
+)
 from composer_replication.training.on_policy.rollout_metrics import rollout_metrics
 from composer_replication.training.run.rollback import Rollback
 
@@ -118,7 +124,7 @@ class TrlRollback:
             families=self.rollback.live.task_source.metadata.families,
         )
         run_logger, settings = self.rollback.run_logger, self.rollback.trainer.settings
-        if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+        if keeps_samples(self.live_step, step=step, settings=settings):
             run_logger.samples(
                 step,
                 map(
@@ -158,6 +164,8 @@ def as_rollout(
         session, env, has_end=not spans or ids[max(b for _, b in spans.values()) - 1] in end_ids
     )
     events = () if ended == "done" else (Event(kind=ended, turn=len(turns), text=env.failure),)
+    if not env.failure:
+        events += remark_events(checked_remarks(env_remarks(episode)), turn=len(turns))
     has_unknown_tool = any(call.name not in env.tool_names for turn in turns for call in turn.calls)
     # TRL itself answers a call of an unknown tool: the environment never sees the call
     if has_unknown_tool and measures and env.unknown_tool_measure:

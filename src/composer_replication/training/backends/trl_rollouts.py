@@ -44,7 +44,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.sites.tool_errors import is_error_text
-from composer_replication.rollouts.episode import MALFORMED
+from composer_replication.rollouts.chat_format import MALFORMED
 from composer_replication.rollouts.parse import MalformedCall, WrittenCall, parse_message, parser_of
 from composer_replication.tokens.example import HintView, Span, TrainingExample
 from composer_replication.tokens.renderer import Renderer

@@ -107,7 +107,7 @@ def train_with_trl(
             identity=identity,
             accept_changes=accept_changes,
         )
-    with open_world(config.rollouts.env) as task_source:
+    with open_world(config.rollouts.env, settings=config.rollouts) as task_source:
         if task_source.method_envs is None:
             raise ConfigError(
                 f"the environment {task_source.name!r} has no tools as methods, which TRL needs",
@@ -124,7 +124,11 @@ def train_with_trl(
             method_envs=task_source.method_envs,
         )
         run_logger = RunLogger(
-            run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
+            run=run,
+            main=trainer.accelerator.is_main_process,
+            on_step=on_step,
+            on_event=on_event,
+            trackers=config.train.trackers,
         )
         live = RolloutSource(
             config=config, renderer=renderer, task_source=task_source, kept_kinds=kept_kinds

@@ -31,6 +31,7 @@ _HOSTED: Mapping[str, str] = {
     "train": (
         "backend steps learning_rate warmup_steps weight_decay balance max_grad_norm_ratio"
         " max_grad_norm starved_steps micro_tokens checkpoint_every keep_checkpoints"
+        " trackers"
     ),
     "train.policy": "weight objective clip clip_high",
     "train.lm_ce": "weight",

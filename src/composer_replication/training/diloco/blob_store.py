@@ -75,6 +75,8 @@ class ObjectStore:
     url: str = ""
     clock: Clock = field(default_factory=Clock)
     traffic: Traffic = field(default_factory=Traffic)
+    _read_back: tuple[str, bytes] = ("", b"")
+    """What stands where `create` could not write: not read twice, as nothing is overwritten."""
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a blob unless there is one; whether the blob that stands there is this one."""
@@ -94,6 +96,7 @@ class ObjectStore:
                     raise
                 found = self.get(key)  # waits for a store that cannot be reached
             if found is not None:
+                self._read_back = (key, found)
                 return found == data
             self.clock.sleep(0.01 * 2**attempt)
         raise SyncError(
@@ -105,6 +108,9 @@ class ObjectStore:
     def get(self, key: str) -> bytes | None:
         """A blob, or None if there is none."""
         obstore = need("obstore", extra="diloco")
+        (known, data), self._read_back = self._read_back, ("", b"")
+        if known == key:
+            return data
         self.traffic.gets += 1
         try:
             with self._explained("read", key):

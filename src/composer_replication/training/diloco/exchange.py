@@ -26,6 +26,7 @@ from composer_replication.training.diloco.blob_store import BlobStore
 from composer_replication.training.diloco.clock import Clock
 from composer_replication.training.diloco.codecs import decode_delta, encode_delta
 from composer_replication.training.diloco.flat_weights import vector_sha256
+from composer_replication.training.diloco.looks import TURNS, Look, Looks, Timing
 from composer_replication.training.diloco.outer import (
     OuterSettings,
     OuterState,
@@ -50,22 +51,7 @@ from composer_replication.training.diloco.round_records import (
 )
 from composer_replication.training.diloco.tree_gather import TreeGather
 
-_POLLS_PER_REFRESH = 4
-_FIRST_LOOK = 0.75
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How long a replica waits, in its own monotonic seconds.
-
-    `grace_s` from the moment a quorum has offered, `stall_s` for any outcome at all; between two
-    looks `poll_s`, growing to `max_poll_s`.
-    """
-
-    grace_s: float = 60.0
-    stall_s: float = 3600.0
-    poll_s: float = 0.02
-    max_poll_s: float = 2.0
+_LOOKS_PER_REFRESH = 6
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,9 +71,18 @@ class Exchange:
     history: list[list[int]]
     offers: RoundOffers = field(init=False)
     tree: TreeGather | None = None
+    waits_for: tuple[int, ...] = ()
+    """The slots whose offers this replica missed when it looked last; () where it asks only for the
+    outcome."""
+    _looks: Looks = field(init=False)
+    _entered_at: float = 0.0
+    _quorum_at: float | None = None
     _proposed: tuple[Commit, OuterState] | None = None
-    _last_wait_s: float = 0.0
     _expected: set[int] | None = None
+
+    def __post_init__(self) -> None:
+        """The first round begins now."""
+        self._looks = Looks(timing=self.timing, since=self.clock.monotonic())
 
     @classmethod
     def join(
@@ -181,6 +176,13 @@ class Exchange:
         """The outcome of this round, if there is one already."""
         return self._read_commit(self.round)
 
+    def committed_before_offer(self) -> Commit | None:
+        """The outcome of this round if there is one already; not asked for where there can hardly
+        be one, as the others wait `grace_s` for whoever took part in the last round."""
+        took_part = bool(self.history) and self.claim.slot in self.history[-1]
+        is_early = self.clock.monotonic() - self._entered_at < self.timing.grace_s
+        return None if took_part and is_early else self.committed()
+
     def offer(self, delta: Tensor, *, tokens: int, steps: int) -> Tensor:
         """Publish a pseudo-gradient of `part`; returns what the others will read of it (`delta`
         itself if nothing is left out)."""
@@ -212,47 +214,84 @@ class Exchange:
 
         Raises SlotTakenError if this slot was taken over, SyncError after `stall_s`.
         """
-        began, quorum_at, polls = self.clock.monotonic(), None, 0
-        pause = self._until_first_look()
+        began, looks, expected = self.clock.monotonic(), 0, self.expected()
+        early = began
+        first, pause = self._looks.begin(began)
+        if self.tree is not None:  # whose turn comes on the lowest level is not late on the others
+            first, pause = 0.0, self.timing.poll_s
+        self.clock.sleep(first)
         while True:
             looked = self.clock.monotonic()
             if self.tree is not None:
                 commit = self.committed() or self.tree.climb(looked - began)
             else:
-                commit, quorum_at = self._look(quorum_at)
+                commit = self._look(TURNS[looks % len(TURNS)])
             if commit is not None:
-                self._last_wait_s = looked - began
+                if self.tree is None and expected <= set(commit.slots):
+                    self._looks.learn(early - began, looked - began)
                 return commit
-            if polls % _POLLS_PER_REFRESH == _POLLS_PER_REFRESH - 1:
+            if looks % _LOOKS_PER_REFRESH == _LOOKS_PER_REFRESH - 1:
                 self.check_slot()
             if self.clock.monotonic() - began > self.timing.stall_s:
                 raise self._stalled()
-            self.clock.sleep(pause)
-            pause, polls = min(self.timing.max_poll_s, pause * 1.5), polls + 1
+            early = looked
+            self.clock.sleep(self._until_time(pause))
+            pause, looks = self._next_pause(pause), looks + 1
 
-    def _until_first_look(self) -> float:
-        """Wait for most of the time that the last round's offers took, as a LIST costs more than a
-        moment; returns how long to wait after a look that came too early."""
-        most, usual = self.timing.max_poll_s, self._last_wait_s
-        if self.tree is not None:  # whose turn comes on the lowest level is not late on the others
-            return self.timing.poll_s
-        if usual > self.timing.poll_s:
-            self.clock.sleep(min(most, usual * _FIRST_LOOK))
-        return min(most, max(self.timing.poll_s, usual * (1.2 - _FIRST_LOOK)))
+    def _next_pause(self, pause: float) -> float:
+        if self.tree is None:
+            return self._looks.longer(pause)
+        return min(self.timing.max_poll_s, pause * 1.5)
 
-    def _look(self, quorum_at: float | None) -> tuple[Commit | None, float | None]:
-        """The outcome, proposed if the time has come, and since when there is a quorum."""
-        keys = self.store.list(round_folder(self.round))
-        if commit_key(self.round) in keys and (commit := self.committed()) is not None:
-            return commit, quorum_at
-        self.offers.read(keys, fetch=self._gathers())
-        now = self.clock.monotonic()
-        if quorum_at is None and len(self.offers.offered()) >= self.spec.quorum:
-            quorum_at = now
-        waited = 0.0 if quorum_at is None else now - quorum_at
-        if self._is_time(waited):
+    def _until_time(self, pause: float) -> float:
+        """A pause that ends when the time to propose has come, if that is earlier."""
+        if self._quorum_at is None or self.tree is not None:
+            return pause
+        left = self._quorum_at + self._patience_s - self.clock.monotonic()
+        return min(pause, left) if left > 0 else pause
+
+    def _look(self, what: Look) -> Commit | None:
+        """The outcome, proposed if the time has come."""
+        if not self._is_time() and what is not Look.ALL and (key := self._next_key(what)):
+            if key == commit_key(self.round):
+                return self.committed()
+            while key and self.offers.ask(key):
+                key = self._next_key(what)
+            if key:
+                return None
+        else:
+            keys = self.store.list(round_folder(self.round))
+            if commit_key(self.round) in keys and (commit := self.committed()) is not None:
+                return commit
+            self.offers.read(keys, fetch=self._gathers())
+            self._note_missing()
+        if self._quorum_at is None and len(self.offers.offered()) >= self.spec.quorum:
+            self._quorum_at = self.clock.monotonic()
+        if self._is_time():
             self.check_slot()
-        return (self._propose() if self._is_time(waited) else None), quorum_at
+        return self._propose() if self._is_time() else None
+
+    def _next_key(self, what: Look) -> str:
+        """The key that has to come next: the commit, or the offer of a slot that is waited for; ""
+        if none is known."""
+        expected = self.expected() | self._starters()
+        missing = self._note_missing()
+        can_end_without = self.spec.quorum < len(expected) or not missing
+        if not self._gathers() or (what is Look.COMMIT and can_end_without):
+            return commit_key(self.round)
+        claims = (self.slots.claim_of(slot) for slot in missing)
+        keys = (offer_key(self.round, claim) for claim in claims)
+        return next((key for key in keys if not self.offers.knows(key)), "")
+
+    def _starters(self) -> set[int]:
+        """The slots of those who start the run, in its first round: they take the lowest."""
+        return set(range(self.spec.replicas)) if self.round == 0 else set()
+
+    def _note_missing(self) -> list[int]:
+        """The slots that have not offered yet."""
+        missing = sorted((self.expected() | self._starters()) - self.offers.offered())
+        self.waits_for = tuple(missing) if self._gathers() else ()
+        return missing
 
     def mean(self, commit: Commit) -> Tensor:
         """The mean pseudo-gradient of this round's outcome, before it is applied; raises GoneError
@@ -294,7 +333,7 @@ class Exchange:
 
     def check_slot(self) -> None:
         """Raise SlotTakenError if this slot was taken over."""
-        self.slots.refresh()
+        self.slots.refresh(first_round=self.round == 0)
         self._expected = None
         self.slots.check_held(self.claim)
 
@@ -314,7 +353,9 @@ class Exchange:
 
     def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:
         self.state, self.round, self.theta_sha256 = state, number, sha256
-        self._proposed = self._expected = None
+        self._proposed = self._expected = self._quorum_at = None
+        self.waits_for = ()
+        self._entered_at = self.clock.monotonic()
         self.offers = RoundOffers(
             store=self.store,
             slots=self.slots,
@@ -338,12 +379,17 @@ class Exchange:
             return True
         return self.claim.slot == min(self.expected(), default=self.claim.slot)
 
-    def _is_time(self, waited_s: float) -> bool:
-        """Whether to propose now; a publisher's deputies wait twice as long as it does."""
+    @property
+    def _patience_s(self) -> float:
+        """How long a round waits for the others; a publisher's deputies wait twice as long."""
+        return self.timing.grace_s * (1 if self._gathers() else 2)
+
+    def _is_time(self) -> bool:
+        """Whether to propose now."""
         offered = self.offers.offered()
-        if len(offered) < self.spec.quorum:
+        if self._quorum_at is None or len(offered) < self.spec.quorum:
             return False
-        if waited_s >= self.timing.grace_s * (1 if self._gathers() else 2):
+        if self.clock.monotonic() - self._quorum_at >= self._patience_s:
             return True
         if self.round == 0 and len(offered) < self.spec.replicas:
             return False

@@ -97,8 +97,12 @@ class Slots:
     released: set[int] = field(default_factory=set)
     _keys: Sequence[str] = ()
 
-    def refresh(self) -> None:
-        """Read the claims: one LIST, and one GET for each new one."""
+    def refresh(self, *, first_round: bool = False) -> None:
+        """Read the claims: one LIST, and one GET for each new one.
+
+        In the first round a claim of epoch 0 is not read: its key says all that a round needs, as
+        whoever starts the run joins in round 0.
+        """
         keys = self.store.list(f"slots/{self.groups(self.first)}".rstrip("/"))
         if keys == self._keys:  # they are added, and never changed
             return
@@ -114,7 +118,8 @@ class Slots:
                 left.add((slot, epoch))
         for slot, epoch in newest.items():
             if slot not in self.newest or self.newest[slot].epoch < epoch:
-                self.newest[slot] = self._read(slot, epoch)
+                is_plain = first_round and epoch == 0
+                self.newest[slot] = self.claim_of(slot) if is_plain else self._read(slot, epoch)
         self.released = {slot for slot, epoch in newest.items() if (slot, epoch) in left}
 
     def claim(
@@ -167,6 +172,10 @@ class Slots:
         """Whether this epoch is the slot's newest, as far as was read."""
         holder = self.newest.get(slot)
         return holder is None or holder.epoch == epoch
+
+    def claim_of(self, slot: int) -> SlotClaim:
+        """The slot's newest claim; one of epoch 0, which is usual, if none was read."""
+        return self.newest.get(slot, SlotClaim(slot=slot, epoch=0, uuid="", round=0))
 
     def live(self) -> dict[int, SlotClaim]:
         """The claims that were not released, by slot."""

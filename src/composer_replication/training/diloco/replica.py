@@ -83,7 +83,7 @@ class Replica:
                 fix="lower train.learning_rate, or use student.dtype = float32",
             )
         owed += self.residual[part]
-        commit, sent, offered_at = exchange.committed(), None, began
+        commit, sent, offered_at = exchange.committed_before_offer(), None, began
         if commit is None:
             sent = exchange.offer(owed, tokens=tokens, steps=steps)
             offered_at = exchange.clock.monotonic()

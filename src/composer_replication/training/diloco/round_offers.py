@@ -70,6 +70,18 @@ class RoundOffers:
         for offer in self.valid().values():
             self._fetch(offer)
 
+    def knows(self, key: str) -> bool:
+        """Whether the offer with this key was read or listed."""
+        return key in self._offers or key in self._unread
+
+    def ask(self, key: str) -> bool:
+        """Read the offer with this key and its blob, without a LIST; whether it has come."""
+        if (found := read_offer_key(key)) is None or (offer := self._read(key, found)) is None:
+            return False
+        self._offers[key] = offer
+        self._fetch(offer)
+        return True
+
     def offered(self) -> set[int]:
         """The slots that have offered; what was not read yet counts as it stands."""
         return {slot for slot, _ in self._unread.values()} | self.valid().keys()

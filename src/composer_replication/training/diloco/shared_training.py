@@ -12,18 +12,22 @@ next round, and half again, until it is in time.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+import composer_replication
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import SlotTakenError, SyncError
 from composer_replication.core.jsonl import write_json
@@ -31,8 +35,9 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
 from composer_replication.training.diloco.blob_store import BlobStore, open_store
 from composer_replication.training.diloco.clock import Clock
-from composer_replication.training.diloco.exchange import Exchange, Timing
+from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import FlatWeights, schema_sha256
+from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.outer import PRESETS
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
@@ -43,6 +48,7 @@ RESIDUAL = "sync/residual"
 """The name of the error feedback among a checkpoint's extra tensors."""
 KL_TOKENS = 256
 _PATHS = ("student.model", "student.base", "rollouts.env", "rollouts.server", "hints.rules_file")
+_ROOMS = ("core", "losses", "models", "rollouts", "tokens", "training", "workshop")
 _THIS_MACHINE = ("micro_tokens", "tile", "offload", "checkpoint", "keep_checkpoints", "layout")
 
 
@@ -145,6 +151,8 @@ class SharedTraining:
         wanted = max(1, self.config.train.sync.every >> self._late)
         if self._local_steps < wanted:
             return steps
+        if self._run_logger is not None:
+            self._run_logger.progress(self._meeting)
         local = self.flat.read()
         before = self._log_probs(probe)
         result = self.replica.sync(local, tokens=self._tokens, steps=self._local_steps)
@@ -172,6 +180,15 @@ class SharedTraining:
         current = {"round": self.replica.exchange.round, "local_steps": 0}
         if dict(state) == current and RESIDUAL in tensors:
             self.replica.residual = tensors[RESIDUAL].float().cpu()
+
+    def _meeting(self) -> str:
+        """What this replica waits for, on one line."""
+        exchange, missing = self.replica.exchange, self.replica.exchange.waits_for
+        who = f"replica {', '.join(map(str, missing))}" if missing else "the round's outcome"
+        return (
+            f"round {exchange.round}: waiting for {who}, about {exchange.timing.grace_s:g} s at"
+            " most (train.sync.grace_s)"
+        )
 
     @torch.no_grad()
     def _log_probs(self, probe: Sequence[int]) -> Tensor | None:
@@ -228,7 +245,7 @@ def make_spec(config: Config, *, flat: FlatWeights, identity: Mapping[str, str])
     sync, weights = config.train.sync, flat.schema()
     preset = PRESETS[sync.outer]
     return Spec(
-        code=metadata.version("composer-replication"),
+        code=code_version(),
         weights=weights,
         schema_sha256=schema_sha256(weights),
         settings=shared_settings(config),
@@ -247,6 +264,20 @@ def make_spec(config: Config, *, flat: FlatWeights, identity: Mapping[str, str])
         anchor_every=sync.anchor_every,
         max_norm_ratio=sync.max_norm_ratio,
     )
+
+
+@functools.cache
+def code_version(package: Path = Path(composer_replication.__file__).parent) -> str:
+    """The version, and a hash of the code that trains: two checkouts of one version may differ.
+
+    >>> code_version() == code_version()
+    True
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return f"{metadata.version('composer-replication')} ({digest.hexdigest()[:12]})"
 
 
 def shared_settings(config: Config) -> dict[str, Any]:

@@ -5,6 +5,7 @@ rollouts and most sites as they are.
     neutral_hints      each site gets a text without information, as long as its hint
     permuted_rewards   the rewards of a group go to another group, in random order
     random_rewards     each reward is 1 with p = 0.3, else 0
+    permuted_penalties length penalty and behaviour rewards change places within their group
     swapped_pairs      chosen and rejected are swapped with p = 1/2, fixed for the run; anchors stay
 
 Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a
@@ -149,6 +150,29 @@ def null_rewards(
         for rewards in rewards_by_group:
             rng.shuffle(rewards)
     return [tuple(rewards) for rewards in rewards_by_group]
+
+
+def null_penalties(
+    groups: Sequence[Sequence[str]],
+    terms_of: Mapping[str, Mapping[str, float]],
+    *,
+    placebos: Sequence[str],
+    seed: int,
+) -> dict[str, Mapping[str, float]]:
+    """The shaping terms of a step's rollouts by session id, under `placebos`; `groups` are the
+    session ids of each group.
+
+    Permuted terms stay in their group, so that success still earns what it did and a group is
+    penalised as much as before, but not the episode that did it.
+    """
+    if "permuted_penalties" not in placebos:
+        return dict(terms_of)
+    rng = random.Random(seed)
+    nulled: dict[str, Mapping[str, float]] = {}
+    for names in groups:
+        donors = rng.sample(list(names), len(names))
+        nulled |= {name: terms_of[donor] for name, donor in zip(names, donors, strict=True)}
+    return nulled
 
 
 def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[PreferencePair, ...]:

@@ -26,14 +26,18 @@ import torch
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train_settings import BuildSettings, HintSettings
+from composer_replication.core.config.train_settings import (
+    BuildSettings,
+    HintSettings,
+    TrainSettings,
+)
 from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Hint, Site
-from composer_replication.core.trace import Session
+from composer_replication.core.trace import HACK_ATTEMPT, Session
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.envs.env import MakeEnv
-from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.episode import Rollout, episode_name, first_rollouts
 from composer_replication.rollouts.groups import (
     Group,
     Groups,
@@ -46,15 +50,16 @@ from composer_replication.rollouts.groups import (
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.task_history import TaskHistory
 from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.draws.forked import AUTHOR
-from composer_replication.training.draws.placebo import null_hints, null_rewards
+from composer_replication.training.draws.placebo import null_hints, null_penalties, null_rewards
 from composer_replication.training.forwards.objectives import SCALED
-from composer_replication.training.on_policy.rewards import shaped_rewards
+from composer_replication.training.on_policy.rewards import shaped_rewards, shaping_terms
 from composer_replication.training.on_policy.rollout_hints import (
     draw_messages,
     hint_rollouts,
@@ -88,8 +93,9 @@ class LiveStep:
     @property
     def num_rollouts(self) -> int:
         """The number that Dr.GRPO divides by: a rollout of a flat group adds zero to the sum and
-        one to the count, one that was left out adds to neither."""
-        return len(self.rollouts) - self.num_left_out
+        one to the count, one that was left out adds to neither. The conversations of one episode
+        (serve/) count once."""
+        return len(first_rollouts(self.rollouts)) - self.num_left_out
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -110,7 +116,8 @@ class StepHints:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSource:
     """Gives each training step its rollouts. `kept_kinds` are the kinds of hints that the audit
-    kept, None = all kinds (no audit was made).
+    kept, None = all kinds (no audit was made). `history` is what the student did on each task, for
+    a source with a curriculum.
 
     Raises ConfigError if an episode may be longer than one forward.
     """
@@ -121,6 +128,7 @@ class RolloutSource:
     kept_kinds: frozenset[str] | None = None
     author: str = AUTHOR
     stats: SamplingStats = field(default_factory=SamplingStats)
+    history: TaskHistory = field(default_factory=TaskHistory)
 
     def __post_init__(self) -> None:
         check_behaviours(self.config.train.policy.behaviours)
@@ -142,13 +150,13 @@ class RolloutSource:
         Flat groups are replaced, by up to `extra_groups` other groups in all.
         """
         settings = self.config.rollouts
-        return sample_groups(
+        groups = sample_groups(
             self.tasks(step),
             num_groups=settings.groups,
             size=settings.group_size,
             max_extra=settings.extra_groups,
             sample=partial(
-                sample_rollouts,
+                self.task_source.sampler or sample_rollouts,
                 model,
                 renderer=self.renderer,
                 settings=self.sampling(),
@@ -158,10 +166,16 @@ class RolloutSource:
             ),
             label=step_label(step),
         )
+        if self.task_source.adaptive is not None:
+            self.history.record(step, groups)
+        return groups
 
     def tasks(self, step: int) -> Iterator[MakeEnv]:
         """The tasks of a step, in the order in which they are played."""
-        return self.task_source.train(live_seed(self.config, f"tasks:{step}"))
+        seed = live_seed(self.config, f"tasks:{step}")
+        if self.task_source.adaptive is not None:
+            return self.task_source.adaptive(seed, self.history.before(step))
+        return self.task_source.train(seed)
 
     def examples(self, sampled: Groups, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
         """The examples and metrics of a step's rollouts."""
@@ -175,9 +189,16 @@ class RolloutSource:
         }
         # 2. Shape the rewards, and compare them within each group.
         kl_of = kl(groups.rollouts) if kl is not None and train.policy.kl else None
-        rewards_of = shaped_rewards(
-            groups.rollouts, train.policy, count=self.renderer.codec.count, kl=kl_of
+        terms_of = null_penalties(
+            [
+                [r.session.id for r in first_rollouts(group.rollouts).values()]
+                for group in (*groups.groups, *groups.flat)
+            ],
+            shaping_terms(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=kl_of),
+            placebos=train.placebo,
+            seed=self._seed(f"penalties:{step}"),
         )
+        rewards_of = shaped_rewards(groups.rollouts, terms_of)
         advantage_of = group_advantages(
             groups,
             placebos=train.placebo,
@@ -205,15 +226,17 @@ class RolloutSource:
                 **rollout_metrics(
                     sampled, advantage_of, families=self.task_source.metadata.families
                 ),
-                **_reward_metrics(rewards_of, kl_of),
+                **_reward_metrics(rewards_of, terms_of, kl_of),
                 **left_out,
+                **(self.history.measures(step) if self.task_source.adaptive else {}),
                 "rollouts/age": float(max((step - r.version for r in groups.rollouts), default=0)),
                 **step_hints.metrics,
                 **difficulty_metrics,
             },
             sites=step_hints.sites,
             hints=step_hints.hints,
-            num_left_out=sum(left_out.values()),
+            num_left_out=len(first_rollouts(sampled.rollouts))
+            - len(first_rollouts(groups.rollouts)),
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:
@@ -223,7 +246,7 @@ class RolloutSource:
             self._seed("monitor"), self.config.train.health.monitor_tasks
         )
         envs = [make() for make in makers]
-        rollouts = sample_rollouts(
+        rollouts = (self.task_source.sampler or sample_rollouts)(
             model,
             envs,
             renderer=self.renderer,
@@ -231,7 +254,7 @@ class RolloutSource:
             author=self.author,
             label="monitor:",
         )
-        return tuple(rollout.reward for rollout in rollouts)
+        return tuple(rollout.reward for rollout in first_rollouts(rollouts).values())
 
     def sampling(self) -> Sampling:
         """The sampling settings of the run's messages."""
@@ -348,23 +371,26 @@ def group_advantages(
 
     `rewards_of` are the shaped rewards of on_policy/rewards.py; None = the environment's. `scaled`
     divides by the group's standard deviation. Placebos null the rewards first, and the nulled
-    rewards decide which groups are flat.
+    rewards decide which groups are flat. The conversations of one episode have one reward, that of
+    the first, and one advantage; a side request has none.
     """
     advantage_of: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
+    episodes = [first_rollouts(group.rollouts) for group in members]
     group_rewards = [
-        (
-            group.rewards
-            if rewards_of is None
-            else tuple(rewards_of[r.session.id] for r in group.rollouts)
-        )
-        for group in members
+        tuple(r.reward if rewards_of is None else rewards_of[r.session.id] for r in first.values())
+        for first in episodes
     ]
     nulled_rewards = null_rewards(group_rewards, placebos=placebos, seed=seed)
-    for group, rewards in zip(members, nulled_rewards, strict=True):
+    for group, first, rewards in zip(members, episodes, nulled_rewards, strict=True):
         if min(rewards) != max(rewards):
             values = scaled_advantages(rewards) if scaled else advantages(rewards)
-            advantage_of |= {r.session.id: a for r, a in zip(group.rollouts, values, strict=True)}
+            of_episode = dict(zip(first, values, strict=True))
+            advantage_of |= {
+                r.session.id: of_episode[episode_name(r)]
+                for r in group.rollouts
+                if r.session.outcome is not None
+            }
     return advantage_of
 
 
@@ -418,9 +444,15 @@ def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
 
 
 def _reward_metrics(
-    rewards_of: Mapping[str, float], kl: Mapping[str, float] | None
+    rewards_of: Mapping[str, float],
+    terms_of: Mapping[str, Mapping[str, float]],
+    kl: Mapping[str, float] | None,
 ) -> dict[str, float]:
-    metrics = {"rollouts/score": sum(rewards_of.values()) / max(1, len(rewards_of))}
+    """The mean shaped reward, and that of each of its terms ("score/length")."""
+    count = max(1, len(rewards_of))
+    metrics = {"rollouts/score": sum(rewards_of.values()) / count}
+    for name in next(iter(terms_of.values()), {}):
+        metrics[f"score/{name}"] = sum(terms[name] for terms in terms_of.values()) / count
     if kl is not None:
         metrics["rollouts/kl_start"] = sum(kl.values()) / max(1, len(kl))
     return metrics
@@ -436,7 +468,7 @@ def rollout_example(
     """
     session = rollout.session
     actions: list[SampledMessage] = []
-    for turn in session.turns if advantage is not None else ():
+    for _, turn in session.assistant_turns() if advantage is not None else ():
         if turn.sampled is not None and advantage is not None:
             a = turn.context_tokens
             b = a + len(turn.sampled.ids)
@@ -474,6 +506,21 @@ def check_rendered_ids(example: TrainingExample, rollout: Rollout) -> None:
         )
 
 
+def keeps_samples(live_step: LiveStep, *, step: int, settings: TrainSettings) -> bool:
+    """Whether a few episodes of a step are kept: every `checkpoint_every` steps, at the end, and
+    where one tried to cheat."""
+    is_due = step % settings.checkpoint_every == 0 or step + 1 == settings.steps
+    return is_due or any(map(has_hack_attempts, live_step.sessions))
+
+
 def pick_sessions(live_step: LiveStep, *, group_size: int, count: int) -> list[Session]:
-    """A few episodes to look at: one of each group, in order."""
-    return list(live_step.sessions[::group_size][:count])
+    """A few episodes to look at: those that tried something else than their task, then one of each
+    group, in order."""
+    tried = [session for session in live_step.sessions if has_hack_attempts(session)]
+    others = [s for s in live_step.sessions[::group_size] if not has_hack_attempts(s)]
+    return [*tried, *others][:count]
+
+
+def has_hack_attempts(session: Session) -> bool:
+    """Whether the environment saw an attempt to cheat (`Env.remarks`)."""
+    return bool(session.event_texts(HACK_ATTEMPT))

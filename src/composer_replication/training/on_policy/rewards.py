@@ -6,11 +6,14 @@ minus the length penalty and the KL, plus the behaviour rewards.
 
 Success is still measured by the environment's reward alone. Every rollout has a shaped reward: one
 that was lost to its environment, was cut off or holds only invalid calls counts like any other, and
-none is dropped.
+none is dropped. The conversations of one episode (an agent program's, or those between summaries)
+have one shaped reward: the penalties are those of the whole episode, under the id of its first
+session.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,40 +22,58 @@ import torch
 from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.core.errors import AlignmentError
 from composer_replication.losses.fused import fused_logprobs
-from composer_replication.rollouts.behaviours import behaviour_reward
-from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.behaviours import behaviour_rewards
+from composer_replication.rollouts.episode import Rollout, episode_name, first_rollouts
+from composer_replication.rollouts.episode_sessions import episode_sessions
 from composer_replication.rollouts.penalty import length_penalty
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.forwards.reference import Reference
 
 
-def shaped_rewards(
+def shaping_terms(
     rollouts: Sequence[Rollout],
     settings: PolicySettings,
     *,
     count: Callable[[str], int],
     kl: Mapping[str, float] | None = None,
-) -> dict[str, float]:
-    """The shaped reward of each rollout by session id; `kl` comes from `start_kl`.
+) -> dict[str, dict[str, float]]:
+    """What is added to an episode's reward, by the id of its first session and by term; `kl` comes
+    from `start_kl`.
 
-    For example, reward 1 with two invalid calls at weight 0.1 and no penalty is 0.8. Raises
-    AlignmentError if the KL is part of the reward and a rollout has none.
+    For example {"s1": {"length": -0.02, "invalid_calls": -0.2}}: two invalid calls at weight 0.1.
+    Raises AlignmentError if the KL is part of the reward and a rollout has none.
     """
-    shaped: dict[str, float] = {}
-    for rollout in rollouts:
-        name, reward = rollout.session.id, rollout.reward
+    terms_of: dict[str, dict[str, float]] = {}
+    for name, session in episode_sessions(rollouts).items():
+        terms: dict[str, float] = {}
         if settings.length.weight:
-            reward -= length_penalty(rollout.session, settings.length, count=count)
-        reward += behaviour_reward(rollout.session, settings.behaviours)
+            terms["length"] = -length_penalty(session, settings.length, count=count)
+        terms |= behaviour_rewards(session, settings.behaviours)
         if settings.kl:
-            if kl is None or name not in kl:
+            members = [
+                r.session
+                for r in rollouts
+                if episode_name(r) == name and r.session.outcome is not None
+            ]
+            if kl is None or any(member.id not in kl for member in members):
                 raise AlignmentError(
                     "the KL to the start is part of the reward, but was not measured", where=name
                 )
-            reward -= settings.kl * kl[name]
-        shaped[name] = reward
-    return shaped
+            terms["kl"] = -settings.kl * math.fsum(kl[member.id] for member in members)
+        terms_of[session.id] = terms
+    return terms_of
+
+
+def shaped_rewards(
+    rollouts: Sequence[Rollout], terms_of: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """The shaped reward of each episode, by the id of its first session: its reward plus its
+    terms."""
+    return {
+        r.session.id: r.reward + math.fsum(terms_of[r.session.id].values())
+        for r in first_rollouts(rollouts).values()
+    }
 
 
 def start_kl(
@@ -70,7 +91,9 @@ def start_kl(
     ):
         batch = collate(part, pad_id=pad_id).to(device)
         logprobs = {
-            r.session.id: [p for t in r.session.turns if t.sampled for p in t.sampled.logprobs]
+            r.session.id: [
+                p for _, t in r.session.assistant_turns() if t.sampled for p in t.sampled.logprobs
+            ]
             for r in rollouts
         }
         sampler_N = torch.tensor(
@@ -86,11 +109,11 @@ def start_kl(
 
 
 def sampled_example(rollout: Rollout) -> TrainingExample:
-    """A rollout as an example whose lm_spans are the sampled messages; it has none if the rollout
-    was lost at its opening."""
+    """A rollout as an example whose lm_spans are the messages sampled there; it has none if the
+    rollout was lost at its opening."""
     sampled = [
         (turn.context_tokens, len(turn.sampled.ids))
-        for turn in rollout.session.turns
+        for _, turn in rollout.session.assistant_turns()
         if turn.sampled
     ]
     name = rollout.session.id

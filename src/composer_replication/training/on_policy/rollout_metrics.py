@@ -11,8 +11,10 @@ from typing import Any
 from composer_replication.losses.fused import fused_divergence, fused_entropy
 from composer_replication.rollouts.behaviours import unresolvable_calls
 from composer_replication.rollouts.envs.env import MistakeFamily
-from composer_replication.rollouts.episode import LOST, Rollout
+from composer_replication.rollouts.episode import LOST, Rollout, first_rollouts
+from composer_replication.rollouts.episode_sessions import episode_sessions
 from composer_replication.rollouts.groups import Groups
+from composer_replication.rollouts.self_summary import summary_turns
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.training.forwards.reference import Reference
 from composer_replication.training.on_policy.rewards import sampled_example
@@ -32,8 +34,10 @@ def rollout_metrics(
     groups: Groups, advantage: Mapping[str, float], *, families: Sequence[MistakeFamily] = ()
 ) -> dict[str, float]:
     """The metrics of a step's rollouts; `advantage` holds the rollouts of groups that were not
-    flat. `families` are the environment's mistakes; one that was never possible has no metric."""
-    rollouts = groups.rollouts
+    flat. Conversations of one episode count once. `families` are the environment's mistakes; one
+    that was never possible has no metric.
+    """
+    rollouts = list(first_rollouts(groups.rollouts).values())
     members = [
         [r.session.id in advantage for r in group.rollouts]
         for group in (*groups.groups, *groups.flat)
@@ -49,12 +53,33 @@ def rollout_metrics(
         "rollouts/cut_off": _mean([r.ended == "cut_off" for r in rollouts]),
         "rollouts/lost": sum(lost.values()) / max(1, len(rollouts)),
         **{f"lost/{end}": float(n) for end, n in lost.items()},
-        "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
+        "rollouts/refused_calls": float(sum(r.num_refused for r in groups.rollouts)),
         "rollouts/advantage_spread": (
             max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0)
         ),
     }
-    return metrics | behaviour_metrics(rollouts, families=families)
+    return (
+        metrics
+        | summary_metrics(groups.rollouts)
+        | behaviour_metrics(groups.rollouts, families=families)
+    )
+
+
+def summary_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """How many summaries students wrote of their context, per episode, and their mean length; {} if
+    there is none."""
+    tokens = [
+        len(turn.sampled.ids)
+        for rollout in rollouts
+        for turn in (rollout.session.turns[place] for place in summary_turns(rollout.session))
+        if turn.sampled is not None
+    ]
+    if not tokens:
+        return {}
+    return {
+        "rollouts/summaries": len(tokens) / len(first_rollouts(rollouts)),
+        "rollouts/summary_tokens": _mean(tokens),
+    }
 
 
 def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
@@ -65,12 +90,13 @@ def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """
     if not (lost := _count_lost(rollouts)):
         return {}
-    reasons = dict.fromkeys(r.failure for r in rollouts if r.ended in LOST)
-    return {**lost, "of": len(rollouts), "words": list(reasons)[:3]}
+    episodes = first_rollouts(rollouts).values()
+    reasons = dict.fromkeys(r.failure for r in episodes if r.ended in LOST)
+    return {**lost, "of": len(episodes), "words": list(reasons)[:3]}
 
 
 def _count_lost(rollouts: Sequence[Rollout]) -> Counter[str]:
-    return Counter(r.ended for r in rollouts if r.ended in LOST)
+    return Counter(r.ended for r in first_rollouts(rollouts).values() if r.ended in LOST)
 
 
 def behaviour_metrics(
@@ -81,17 +107,14 @@ def behaviour_metrics(
     The entropy is estimated by the mean of -log p of the sampled tokens. Rates are by call; a
     mistake's is by the episodes in which it was possible ("family/A").
     """
-    logprobs = [
-        p
-        for r in rollouts
-        for turn in r.session.turns
-        if turn.sampled
-        for p in turn.sampled.logprobs
+    sampled = [
+        turn.sampled for r in rollouts for _, turn in r.session.assistant_turns() if turn.sampled
     ]
-    messages = sum(turn.sampled is not None for r in rollouts for turn in r.session.turns)
-    calls = sum(len(turn.calls) for r in rollouts for turn in r.session.turns)
+    logprobs = [p for message in sampled for p in message.logprobs]
+    episodes = episode_sessions(rollouts).values()
+    calls = sum(len(turn.calls) for session in episodes for turn in session.turns)
     metrics = {
-        "rollouts/message_tokens": len(logprobs) / max(1, messages),
+        "rollouts/message_tokens": len(logprobs) / max(1, len(sampled)),
         "rollouts/entropy": -_mean(logprobs),
     }
 
@@ -99,10 +122,12 @@ def behaviour_metrics(
         return sum(r.measures.get(name, 0.0) for r in rollouts)
 
     if calls:
-        metrics["rollouts/unresolvable"] = sum(map(num_unresolvable, rollouts)) / calls
+        metrics["rollouts/unresolvable"] = -sum(map(unresolvable_calls, episodes)) / calls
         for name in ("valid_calls", "changing_calls"):
             if any(name in r.measures for r in rollouts):
                 metrics[f"rollouts/{name}"] = total(name) / calls
+    if any("hack_attempts" in r.measures for r in rollouts):  # of the tasks of repositories
+        metrics["rollouts/hack_attempts"] = total("hack_attempts") / max(1, len(episodes))
     for family in families:
         if possible := total(family.open):
             metrics[f"family/{family.name}"] = total(family.made) / possible

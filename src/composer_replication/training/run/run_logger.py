@@ -6,18 +6,20 @@ the same facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.codec import write_sessions
+from composer_replication.core.errors import first_line
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.redact import Redactor
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.fork import Fork, fork_to_json
+from composer_replication.training.run.trackers import Mirror, mirrored, numbers_of
 
 FORKS = "forks"
 """The folder of the messages that the student wrote at imported sites (train.fork): one file per
@@ -36,7 +38,10 @@ class RunLogger:
     on_step: Listener | None = None
     on_event: Listener | None = None
     on_progress: Callable[[Phase], None] | None = None
+    trackers: Sequence[str] = ()
+    """Names of the trackers that get the metrics as well."""
     number: int = 0
+    mirrors: list[Mirror] = field(default_factory=list)
     noted: dict[str, Any] = field(default_factory=dict)
     redactor: Redactor = field(default_factory=Redactor)
     """Redacts episodes and messages before they are written."""
@@ -47,7 +52,10 @@ class RunLogger:
         if not self.main:
             yield
             return
-        with self.run.attempt() as self.number:
+        with (
+            self.run.attempt() as self.number,
+            mirrored(self.trackers, run=self.run) as self.mirrors,
+        ):
             yield
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -69,6 +77,7 @@ class RunLogger:
         if self.main:
             self.run.add_metrics({**metrics, "attempt": self.number})
             self.run.add_log(_text("step", metrics), attempt=self.number)
+            self._mirror(metrics)
             for warning in warnings:
                 self.event(
                     warning["status"],
@@ -77,6 +86,16 @@ class RunLogger:
                 )
             if self.on_step is not None:
                 self.on_step(metrics)
+
+    def _mirror(self, metrics: Mapping[str, Any]) -> None:
+        """Give a step's numbers to the trackers; one that cannot write is left out from now on,
+        which is an event: the run goes on, and metrics.jsonl has everything."""
+        for mirror in tuple(self.mirrors):
+            try:
+                mirror.add(metrics["step"], numbers_of(metrics))
+            except mirror.failures as error:
+                self.mirrors.remove(mirror)
+                self.event("tracker_lost", tracker=mirror.name, reason=first_line(error))
 
     def progress(self, phase: Phase) -> None:
         """Report the phase that the run is in from now on; nothing is written."""

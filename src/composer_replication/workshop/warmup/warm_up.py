@@ -14,6 +14,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from composer_replication.tokens.batch import Targets, collate
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.workshop.demonstrators import Habits
-from composer_replication.workshop.lessons import LessonTests, make_lesson
+from composer_replication.workshop.lessons import Lesson, LessonTests, make_lesson
 from composer_replication.workshop.vocabulary import (
     EDITORS,
     FILES,
@@ -66,9 +67,11 @@ def warm_up(
     plan: WarmUpSettings,
     model: Any = None,
     on_step: Callable[[int, float, Any], None] | None = None,
+    lesson_of: Callable[[str], Lesson] | None = None,
 ) -> Any:
     """A student that plays the workshop as carelessly as its teacher and follows hints; trained
-    from random weights, or from those of `model`."""
+    from random weights, or from those of `model`. `lesson_of` gives the lesson of a name, by
+    default one of the workshop's."""
     if model is None:
         model = make_tiny(tokenizer, seed=plan.seed, head_dim=HEAD_DIM, feed_forward=FEED_FORWARD)
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
@@ -77,7 +80,7 @@ def warm_up(
         torch.optim.Muon(matrices, lr=plan.muon_rate, momentum=0.95, weight_decay=0.01),
         torch.optim.AdamW(others, lr=plan.adam_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    batches = _batches(Renderer.for_tokenizer(tokenizer), plan)
+    batches = _batches(Renderer.for_tokenizer(tokenizer), plan, lesson_of=lesson_of)
     names = _tokens_to_copy(tokenizer)
     rng = random.Random(stage_seed(plan.seed, "copies"))
     model.train()
@@ -120,16 +123,22 @@ def mean_loss(model: Any, rows: list[TrainingExample], *, pad_id: int) -> Tensor
     ).mean()
 
 
-def _batches(renderer: Renderer, plan: WarmUpSettings) -> Iterator[list[TrainingExample]]:
+def _batches(
+    renderer: Renderer,
+    plan: WarmUpSettings,
+    *,
+    lesson_of: Callable[[str], Lesson] | None = None,
+) -> Iterator[list[TrainingExample]]:
     """Endless batches of lessons, none twice."""
-    rng, tests = random.Random(stage_seed(plan.seed, "batches")), LessonTests()
+    rng = random.Random(stage_seed(plan.seed, "batches"))
+    lesson_of = lesson_of or partial(
+        make_lesson, habits=plan.habits, tests=LessonTests(), led=plan.led
+    )
     num_lessons = plan.lessons * BUCKETS
     for first in itertools.count(0, num_lessons):
         rows: list[TrainingExample] = []
         for number in range(first, first + num_lessons):
-            lesson = make_lesson(
-                f"{plan.seed}:{number}", habits=plan.habits, tests=tests, led=plan.led
-            )
+            lesson = lesson_of(f"{plan.seed}:{number}")
             rendered = renderer.render(lesson.turns, tools=lesson.tools)
             trained_spans = tuple(
                 s.body

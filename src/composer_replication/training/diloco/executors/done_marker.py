@@ -16,17 +16,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.core.errors import DataError, need
+from composer_replication.core.errors import ComposerError, DataError, need
 from composer_replication.core.files import atomic_writer, make_folder
 from composer_replication.training.diloco.executors.jobs import ReplicaJob, local_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """The end of one attempt in its own words: a result, or the error that ended it."""
+    """The end of one attempt in its own words: a result, or the error that ended it; a `final` one
+    would meet another attempt as well."""
 
     result: Mapping[str, Any] | None = None
     error: str = ""
+    final: bool = False
 
 
 def write_done(result: Mapping[str, Any], *, env: Mapping[str, str] = os.environ) -> None:
@@ -34,9 +36,13 @@ def write_done(result: Mapping[str, Any], *, env: Mapping[str, str] = os.environ
     _write({"result": dict(result)}, env)
 
 
-def write_failure(error: BaseException, *, env: Mapping[str, str] = os.environ) -> None:
-    """Write the error that ends this replica, so that `collect` can show it."""
-    _write({"error": f"{type(error).__name__}: {error}"}, env)
+def write_failure(
+    error: BaseException, *, final: bool = False, env: Mapping[str, str] = os.environ
+) -> None:
+    """Write the error that ends this replica, so that `collect` can show it; after a `final` one
+    the replica is not started again."""
+    text = str(error) if isinstance(error, ComposerError) else f"{type(error).__name__}: {error}"
+    _write({"error": text, "final": final}, env)
 
 
 def read_marker(job: ReplicaJob) -> Marker | None:
@@ -48,7 +54,11 @@ def read_marker(job: ReplicaJob) -> Marker | None:
         record = json.loads(content)
         if (record["slot"], record["attempt"]) != (job.slot, job.attempt):
             raise ValueError(f"slot {record['slot']}, attempt {record['attempt']}")
-        return Marker(result=record.get("result"), error=record.get("error", ""))
+        return Marker(
+            result=record.get("result"),
+            error=record.get("error", ""),
+            final=record.get("final", False),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"the done marker of slot {job.slot} cannot be used: {error}",

@@ -80,6 +80,20 @@ class LocalProcesses:
             json.dump(record, stream)
         return str(folder)
 
+    def running(self) -> list[tuple[ReplicaJob, str]]:
+        """The jobs below the folder that run, with their handles: those of a driver that was
+        killed go on without it.
+
+        >>> LocalProcesses(Path("no folder")).running()
+        []
+        """
+        found = []
+        for path in sorted(self._folder.glob("*/job.json")):
+            if self._alive(handle := str(path.parent.absolute())):
+                fields = json.loads(path.read_text("utf-8"))["job"]
+                found.append((ReplicaJob(**{**fields, "argv": tuple(fields["argv"])}), handle))
+        return found
+
     def poll(self, handle: str) -> JobStatus:
         """The state of the process, by its exit file, then by its process id."""
         if self._alive(handle):

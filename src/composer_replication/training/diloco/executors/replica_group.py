@@ -5,14 +5,15 @@
     results = group.collect(timeout_s=3600)        # what each replica passed to write_done, by slot
 
 A slot has succeeded if one of its attempts wrote a done marker, whatever the provider says. An
-attempt that is over without one is launched again under a new id, until `max_attempts` were made.
+attempt that is over without one is launched again under a new id, until `max_attempts` were made,
+or until one says that the next would end the same way (`write_failure(error, final=True)`).
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +43,15 @@ class _Slot:
 class ReplicaGroup:
     """The replicas of one run at one executor, by slot."""
 
-    def __init__(self, executor: Executor, *, max_attempts: int = 1) -> None:
-        self.executor, self.max_attempts = executor, max_attempts
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        max_attempts: int = 1,
+        on_restart: Callable[[int, str], None] | None = None,
+    ) -> None:
+        """`on_restart` hears the slot that is started again, and how its last attempt ended."""
+        self.executor, self.max_attempts, self.on_restart = executor, max_attempts, on_restart
         self._slots: dict[int, _Slot] = {}
 
     def launch(self, jobs: Iterable[ReplicaJob]) -> None:
@@ -152,27 +160,31 @@ class ReplicaGroup:
         if not status.over and time.monotonic() - entry.began > job.timeout_s:
             self.executor.cancel(handle)
             status = JobStatus(state="failed", reason=f"ran for more than {job.timeout_s:g} s")
-        error = ""
+        error, is_final = "", False
         for earlier, _ in entry.attempts:
             marker = read_marker(earlier)
             if marker is not None and marker.result is not None:
                 entry.result = marker.result
                 return
             if marker is not None and earlier is job:
-                error = marker.error
+                error, is_final = marker.error, marker.final
         if not status.over:
             return
-        if len(entry.attempts) < self.max_attempts and status.state != "cancelled":
+        may_retry = not is_final and len(entry.attempts) < self.max_attempts
+        if may_retry and status.state != "cancelled":
+            if self.on_restart is not None:
+                self.on_restart(slot, error or status.reason or status.state)
             self._start(job.next_attempt())
             return
-        entry.failure = self._failure(status, error=error, handle=handle)
+        entry.failure = self._failure(status, error=error, handle="" if is_final else handle)
 
     def _failure(self, status: JobStatus, *, error: str, handle: str) -> str:
-        """One text for a slot that failed for good: the replica's own error first."""
+        """One text for a slot that failed for good: the replica's own error first, then, of an
+        attempt with a handle, the end of its log."""
         ended = status.reason or status.state
         if status.state == "ended" and not error:
             ended = "exit code 0, but no done marker: the replica did not finish"
-        tail = self.executor.logs(handle)[-LOG_TAIL:].strip()
+        tail = self.executor.logs(handle)[-LOG_TAIL:].strip() if handle else ""
         return f"{error or ended}" + (f"\n{tail}" if tail else "")
 
     def _results(self) -> dict[int, Mapping[str, Any]]:
@@ -182,10 +194,21 @@ class ReplicaGroup:
             slot: entry.result for slot, entry in self._slots.items() if entry.result is not None
         }
         if failures:
-            listed = "\n".join(f"replica {slot}: {text}" for slot, text in failures.items())
+            listed = "\n".join(_listed(failures))
             raise ReplicaError(
                 f"{len(failures)} of {len(self._slots)} replicas failed\n{listed}",
                 results=results,
                 failures=failures,
             )
         return results
+
+
+def _listed(failures: Mapping[int, str]) -> list[str]:
+    """The failures, each text once, with the slots that it stopped."""
+    slots: dict[str, list[int]] = {}
+    for slot, text in failures.items():
+        slots.setdefault(text, []).append(slot)
+    return [
+        f"replica{'s' * (len(of) > 1)} {', '.join(map(str, of))}: {text}"
+        for text, of in slots.items()
+    ]

@@ -1,0 +1,139 @@
+"""`recompose audit`: the logs of the agents on this machine -> what they do wrong, on one page."""
+
+from __future__ import annotations
+
+import os
+import re
+import webbrowser
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from composer_replication.cli.audit_reading import read_into_store
+from composer_replication.cli.audit_text import audit_json, print_log_audit
+from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.hints_audit_plan import Progress
+from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.problems import UsageError
+from composer_replication.cli.report import PAGE, draw_audit
+from composer_replication.cli.sites import write_sites
+from composer_replication.cli.sites_verdicts import show_verdicts
+from composer_replication.core.errors import DataError
+from composer_replication.core.files import write_text
+from composer_replication.report.audit_sentences import rules_markdown
+from composer_replication.report.audit_view import AuditView, audit_view
+
+RULES = "agent_rules.md"
+_AGO = re.compile(r"(\d{1,4})([dw])")
+
+
+def audit_command(
+    *paths: Path,
+    open_page: Annotated[bool, Parameter(name="--open")] = False,
+    since: str = "",
+    project: str = "",
+    common: Common = Common(),
+) -> int:
+    """What your agents do wrong, what it costs, whether it gets better, what people stopped, and
+    rules against it. Reads the logs and changes nothing of yours; sends nothing; needs no PyTorch.
+
+    Parameters
+    ----------
+    paths
+        Files or folders; none = [ingest] logs, else where the agents keep their logs.
+    open_page
+        Open the page in the browser.
+    since
+        Count sessions that ended on this day or later: 2026-11-01, 30d (days ago), 4w.
+    project
+        Count sessions whose repository or folder has this in its name.
+    """
+    first_day = day_of_since(since, today=datetime.now(UTC).date())
+    job = _audit_job(common)
+    read = read_into_store(job, [str(p) for p in paths] or list(job.config.ingest.logs))
+    if job.dry_run:
+        return job.finish(read, wrote=[job.sessions, job.sites, job.work / PAGE])
+    if not job.is_usable(job.sites):
+        progress = Progress(job, "session", every_s=3.0)
+        total = read["stored"]
+        write_sites(job, on_session=lambda count: progress(count, total))
+    view = audit_view(job.work, since=first_day, project=project)
+    if not view.sessions:
+        raise DataError(
+            "no session is left",
+            where=f"--since {since} --project {project}",
+            fix=f"choose less strictly; the store holds {read['stored']} sessions",
+        )
+    print_log_audit(job.screen, view)
+    reader = show_verdicts(job)
+    wrote = _write(job, view)
+    if open_page:
+        webbrowser.open((job.work / PAGE).absolute().as_uri())
+    job.screen.line()
+    return job.finish(
+        {**read, **audit_json(view), **reader},
+        wrote=wrote,
+        next_command="" if open_page else f"{_again(job)} --open",
+    )
+
+
+def _write(job: Job, view: AuditView) -> list[Path]:
+    """Write the page and the rules; returns their paths."""
+    _, page = draw_audit(job, view)
+    write_text(job.work / PAGE, page)
+    rules = rules_markdown(view)
+    if rules:
+        write_text(job.work / RULES, rules)
+    else:
+        (job.work / RULES).unlink(missing_ok=True)
+    return [job.work / PAGE, *([job.work / RULES] if rules else [])]
+
+
+def _audit_job(common: Common) -> Job:
+    """The job, in the user's data folder unless a flag, a settings file or a work folder here says
+    otherwise: the audit is of all projects, wherever it is called."""
+    job = open_job(common, writes=False)
+    is_named = common.out is not None or job.loaded.sources or "work-dir" in dotted_settings()
+    if not is_named and not (job.work / "sessions.jsonl").exists():
+        common = replace(common, out=data_folder(os.environ))
+    return open_job(common, uses=("scanner", "detectors"))
+
+
+def _again(job: Job) -> str:
+    """The command for the same audit; the data folder needs no flag."""
+    is_default = job.common.out == data_folder(os.environ)
+    return "recompose audit" if is_default else job.command("audit")
+
+
+def data_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of the audit's store: $XDG_DATA_HOME/recompose, on Windows %LOCALAPPDATA%.
+
+    >>> data_folder({"XDG_DATA_HOME": "/home/me/.data"}).as_posix()
+    '/home/me/.data/recompose'
+    """
+    if base := environ.get("XDG_DATA_HOME") or environ.get("LOCALAPPDATA"):
+        return Path(base) / "recompose"
+    return Path(environ.get("HOME") or Path.home()) / ".local" / "share" / "recompose"
+
+
+def day_of_since(since: str, *, today: date) -> str:
+    """The first day of --since; raises UsageError for another form.
+
+    >>> day_of_since("2w", today=date(2026, 11, 24))
+    '2026-11-10'
+    """
+    if not since:
+        return ""
+    if match := _AGO.fullmatch(since):
+        days = int(match[1]) * (7 if match[2] == "w" else 1)
+        return (today - timedelta(days=days)).isoformat()
+    try:
+        return date.fromisoformat(since).isoformat()
+    except ValueError:
+        raise UsageError(
+            f'--since "{since}" is no day', fix="write a day (2026-11-01), 30d or 4w"
+        ) from None

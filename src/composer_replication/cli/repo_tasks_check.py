@@ -1,0 +1,99 @@
+"""`recompose tasks check` and `recompose tasks list`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+from composer_replication.cli.job import Job
+from composer_replication.core.errors import DataError
+from composer_replication.repositories.judging.judge import NOT_REPLAYED
+from composer_replication.repositories.judging.judge_run import COMPARES, ORIGINAL
+from composer_replication.repositories.judging.original_check import NO_RISK, check_originals
+from composer_replication.repositories.making.attempts import TASKS, tidy_tasks
+from composer_replication.repositories.repo_task import RepoTask
+from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
+
+EVERY_S = 15.0
+"""Seconds between two lines of progress."""
+
+
+def _read(folder: Path) -> list[RepoTask]:
+    """The tasks of the work folder; DataError if there are none."""
+    if not (tasks := tidy_tasks(folder)):
+        raise DataError("no tasks", where=str(folder), fix="recompose tasks make REPO...")
+    return tasks
+
+
+def check_tasks(job: Job, folder: Path) -> int:
+    """Judge the original of each task that was not checked yet."""
+    waiting = sum(not task.residual_risk for task in _read(folder))
+    if job.dry_run:
+        job.screen.line(f" {waiting} tasks to check")
+        return job.finish({}, wrote=[folder / TASKS])
+    TreeSandbox().check()
+    began = last_shown = time.monotonic()
+    refused: dict[str, str] = {}
+    for number, checked in enumerate(check_originals(folder), 1):
+        if checked.refused:
+            refused[checked.task.id] = checked.refused
+            job.screen.line(f" {checked.task.id} left: {checked.refused}", style="yellow")
+        if (now := time.monotonic()) - last_shown > EVERY_S:
+            left = (now - began) / number * (waiting - number)
+            job.screen.line(f" {number} of {waiting} checked, {left:.0f} s left", style="dim")
+            last_shown = now
+    tasks = tidy_tasks(folder)
+    risks = Counter(_kind_of_risk(task.residual_risk) for task in tasks)
+    job.screen.table(risks.most_common(), head=("what the judge cannot exclude", "tasks"))
+    seconds = sorted(task.judge_s for task in tasks)
+    if seconds:
+        job.screen.line(
+            f"\n a judgement takes {seconds[len(seconds) // 2]:.1f} s (median), at most"
+            f" {seconds[-1]:.1f} s"
+        )
+    facts = {"checked": waiting, "refused": refused, "tasks": len(tasks), "risks": dict(risks)}
+    return job.finish(facts, wrote=[folder / TASKS], next_command=job.command("tasks list"))
+
+
+def _kind_of_risk(text: str) -> str:
+    """A risk without what is particular to one task.
+
+    >>> _kind_of_risk("the original itself replaces os.environ; not replayed (a table): ...")
+    'the original replaces or reads what the guards watch; not replayed'
+    """
+    kinds = {
+        ORIGINAL: "the original replaces or reads what the guards watch",
+        COMPARES: f"{COMPARES} objects whose == is the repository's",
+        NOT_REPLAYED: NOT_REPLAYED,
+    }
+    found = [kind for words, kind in kinds.items() if words in text]
+    return "; ".join(found) or NO_RISK
+
+
+def list_tasks(job: Job, folder: Path) -> int:
+    """The tasks of the work folder, with their statements."""
+    tasks = _read(folder)
+    for task in tasks:
+        job.screen.line(f"\n {task.id}  {task.kind}  {', '.join(task.paths)}", style="bold")
+        judged = f"a judgement takes {task.judge_s:g} s; residual risk: {task.residual_risk}"
+        unknown = "residual risk not known yet: recompose tasks check"
+        job.screen.line(f"   {judged if task.residual_risk else unknown}", style="dim")
+        for line in task.statement.splitlines():
+            job.screen.line(f"   {line}")
+    job.screen.line(f"\n {len(tasks)} tasks")
+    listed = [
+        {
+            "id": task.id,
+            "repository": task.repository,
+            "kind": task.kind,
+            "paths": task.paths,
+            "difficulty": task.difficulty,
+            "judge_s": task.judge_s,
+            "residual_risk": task.residual_risk,
+            "statement": task.statement,
+        }
+        for task in tasks
+    ]
+    job.screen.result({"tasks": listed})
+    return 0

@@ -1,0 +1,125 @@
+"""Sessions in the forms that other tools read: TRL's columns, and ATIF.
+
+    for turn, row in trl_rows(session, barred={7}):
+        ...                                    # 3, {"prompt": [...], "completion": [...], "tools"}
+    trajectory(session)                           # a document of schema ATIF-v1.7
+
+TRL ("Dataset formats and types"): conversational prompt-completion, a row per message of the model,
+with the context that it was written in; the arguments of a call are an object. A message that is
+mistaken, or that a person stopped (`barred`), is never a completion. ATIF: RFC 0001 of Harbor, as
+its models of version 0.25 check it. A result stands in the step that made its call; `is_error`,
+authors and tags, for which it has no place, are in `extra`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from composer_replication.core.trace import HARNESS, HUMAN, Session, Thinking, ToolResult, Turn
+from composer_replication.data.chat import to_chat, tool_to_chat
+
+ATIF_VERSION = "ATIF-v1.7"
+
+
+def trl_rows(
+    session: Session, *, barred: Collection[int] = ()
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(turn of the completion, prompt-completion row) of a session; `barred` are turns that no row
+    may teach.
+
+    Messages that another session holds too (`copied`) are context only.
+    """
+    tools = [tool_to_chat(tool) for tool in session.tools]
+    names = {call_id: ref.call.name for call_id, ref in session.calls().items()}
+    for index, turn in session.assistant_turns():
+        if index in barred or not (turn.text or turn.calls):
+            continue
+        prompt = [
+            message for other in session.context(index) for message in _messages(other, names)
+        ]
+        if prompt:
+            row = {"prompt": prompt, "completion": _messages(turn, names), "tools": tools}
+            yield index, row
+
+
+def _messages(turn: Turn, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The chat messages of a turn as TRL has them: arguments are objects, a result has its tool's
+    name."""
+    messages = to_chat(turn)
+    for message in messages:
+        message.pop("is_error", None)
+        if message["role"] == "tool":
+            message["name"] = names.get(message.pop("tool_call_id"), "")
+    if turn.calls:
+        messages[0]["tool_calls"] = [
+            {"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}}
+            for c in turn.calls
+        ]
+    return messages
+
+
+def trajectory(session: Session) -> dict[str, Any]:
+    """A session as an ATIF document."""
+    calls = session.calls()
+    results: dict[int, list[ToolResult]] = {}
+    for turn in session.turns:
+        for result in turn.results:
+            ref = calls.get(result.call_id)
+            if ref is not None:
+                results.setdefault(ref.turn, []).append(result)
+    steps: list[dict[str, Any]] = []
+    for index, turn in enumerate(session.turns):
+        if turn.role == "tool" and not turn.text:
+            continue
+        step = _step(turn, results.get(index, []), copied=index < session.copied)
+        steps.append({"step_id": len(steps) + 1, **step})
+    authors = {turn.author for turn in session.turns if turn.role == "assistant"}
+    agent: dict[str, Any] = {"name": session.source.format or "unknown", "version": "unknown"}
+    if len(authors) == 1 and (model := authors.pop()):
+        agent["model_name"] = model  # else it would be every step's
+    if session.tools:
+        agent["tool_definitions"] = [tool_to_chat(tool) for tool in session.tools]
+    extra = {"cwd": session.cwd, "outcome": session.outcome}
+    return {
+        "schema_version": ATIF_VERSION,
+        "session_id": session.id,
+        "agent": agent,
+        "steps": steps,
+        "extra": {key: value for key, value in extra.items() if value not in ("", None)},
+    }
+
+
+def _step(turn: Turn, results: list[ToolResult], *, copied: bool) -> dict[str, Any]:
+    source = {"assistant": "agent", "system": "system"}.get(turn.role, "user")
+    step: dict[str, Any] = {"source": source, "message": turn.text}
+    if turn.written_at:
+        step["timestamp"] = datetime.fromtimestamp(turn.written_at, UTC).isoformat()
+    if source == "agent":
+        if turn.author:
+            step["model_name"] = turn.author
+        if thoughts := [block.text for block in turn.blocks if isinstance(block, Thinking)]:
+            step["reasoning_content"] = "\n".join(thoughts)
+        if turn.calls:
+            step["tool_calls"] = [
+                {"tool_call_id": c.id, "function_name": c.name, "arguments": dict(c.arguments)}
+                for c in turn.calls
+            ]
+        if turn.context_tokens:
+            step["metrics"] = {"prompt_tokens": turn.context_tokens}
+    if results:
+        step["observation"] = {"results": [_result(result) for result in results]}
+    if copied:
+        step["is_copied_context"] = True
+    extra = {"tag": turn.tag, "author": turn.author if turn.author not in (HUMAN, HARNESS) else ""}
+    if source == "user" and turn.author == HARNESS:
+        extra["author"] = HARNESS
+    if source != "agent" and (kept := {key: value for key, value in extra.items() if value}):
+        step["extra"] = kept
+    return step
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    entry: dict[str, Any] = {"source_call_id": result.call_id, "content": result.text}
+    return entry if result.is_error is None else {**entry, "extra": {"is_error": result.is_error}}

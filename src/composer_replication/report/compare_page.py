@@ -1,0 +1,171 @@
+"""Runs side by side: success with intervals, curves on the same axes, and the settings that differ.
+
+Runs that were evaluated apart have no paired interval between them, and the page says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from composer_replication.report.charts import Line, interval_chart, line_chart
+from composer_replication.report.html import Html, document, el, join, table
+from composer_replication.report.limits import PageLimits, cut_end
+from composer_replication.report.page import MAX_BYTES, fit_page, section, section_links
+from composer_replication.report.run_view import is_number
+
+COLOUR_CLASSES = ("c0", "c1", "c2", "c3")
+ROWS = ("before", "placebo", "after")
+APART_NOTE = (
+    "Each run was compared with its controls, not with the other runs: a difference between two"
+    " runs has no paired interval here. `recompose evaluate A --against b=B` plays both on the"
+    " same tasks."
+)
+CLAIM_TEXTS = {"better": "better", "worse": "worse", "nothing": "nothing is claimed"}
+MOST_CURVES = 16
+
+
+def compare_page(views: Sequence[Mapping[str, Any]], *, max_bytes: int = MAX_BYTES) -> str:
+    """The page of two or more `run_report`s."""
+    return fit_page(lambda limits, note: _draw(views, limits, note), max_bytes=max_bytes)
+
+
+def _draw(views: Sequence[Mapping[str, Any]], limits: PageLimits, note: str) -> str:
+    parts = [
+        ("runs", "The runs", _runs(views)),
+        ("curves", "Curves", _curves(views)),
+        ("settings", "Settings that differ", _settings(views, limits)),
+    ]
+    names = ", ".join(str(view["id"]) for view in views)
+    return document(
+        f"{len(views)} runs · recompose",
+        el(
+            "main",
+            el("h1", f"{len(views)} runs side by side"),
+            el("p", _sentence(views), cls="lead"),
+            _picture(views),
+            el("p", APART_NOTE, cls="quiet"),
+            el("p", note, cls="note") if note else None,
+            section_links([(anchor, title) for anchor, title, _ in parts]),
+            [section(anchor, title, body) for anchor, title, body in parts],
+        ),
+        el("footer", "Written by ", el("code", "recompose report"), f" from {names}."),
+    )
+
+
+def success_of(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The rows of a run's evaluation that hold a success, by name."""
+    rows = view["evaluation"]["rows"] if view["evaluation"] is not None else ()
+    return {str(row["name"]): row for row in rows if is_number(row.get("success"))}
+
+
+def _sentence(views: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for view in views:
+        rows = success_of(view)
+        ends = [
+            f"{100 * rows[name]['success']:.0f} %" for name in ("before", "after") if name in rows
+        ]
+        parts.append(f"{view['id']}: {' to '.join(ends) if ends else 'not evaluated'}")
+    return f"Success on held-out tasks. {'; '.join(parts)}."
+
+
+def _picture(views: Sequence[Mapping[str, Any]]) -> Html | None:
+    drawn = [
+        (f"{view['id']} {name}", row["success"], row["success_low"], row["success_high"])
+        for view in views
+        for name, row in success_of(view).items()
+        if name in ROWS and all(is_number(row.get(f"success_{end}")) for end in ("low", "high"))
+    ]
+    if not drawn:
+        return None
+    chart = interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0)
+    return el("div", chart, cls="picture alone")
+
+
+def _runs(views: Sequence[Mapping[str, Any]]) -> Html:
+    lines = []
+    for view in views:
+        rows, evaluation = success_of(view), view["evaluation"]
+        lines.append(
+            [
+                str(view["id"]),
+                str(view["state"]),
+                view["steps"],
+                str(view["seed"]),
+                *(_success(rows.get(name)) for name in ROWS),
+                CLAIM_TEXTS[evaluation["verdict"]["claim"]] if evaluation else "not evaluated",
+            ]
+        )
+    head = ("run", "state", "steps", "seed", *ROWS, "claim")
+    return table(lines, head=head, numbers=(2, 4, 5, 6), caption="runs")
+
+
+def _success(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    low, high = row.get("success_low"), row.get("success_high")
+    ends = f" [{low:.3f}, {high:.3f}]" if is_number(low) and is_number(high) else ""
+    return f"{row['success']:.3f}{ends}"
+
+
+def _curves(views: Sequence[Mapping[str, Any]]) -> Html:
+    """Each measure of any run, one line per run."""
+    series = [_series(view) for view in views]
+    names = list(dict.fromkeys(name for run_series in series for name in run_series))
+    charts = [
+        line_chart(
+            name,
+            [
+                Line(str(view["id"]), COLOUR_CLASSES[i % len(COLOUR_CLASSES)], run_series[name])
+                for i, (view, run_series) in enumerate(zip(views, series, strict=True))
+                if name in run_series
+            ],
+        )
+        for name in names[:MOST_CURVES]
+    ]
+    left = len(names) - len(charts)
+    return join(
+        el("div", charts, cls="grid"),
+        el("p", f"and {left} more measures", cls="quiet") if left > 0 else None,
+    )
+
+
+def _series(view: Mapping[str, Any]) -> dict[str, Sequence[tuple[float, float]]]:
+    channels = {
+        f"{name}: {what}": channel[key]["points"]
+        for name, channel in view["channels"].items()
+        for key, what in (("loss", "loss"), ("tokens_per_step", "tokens per step"))
+    }
+    measures = {name: measure["points"] for name, measure in view["measures"].items()}
+    return {name: points for name, points in {**measures, **channels}.items() if points}
+
+
+def _settings(views: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
+    """The settings whose values are not the same in all runs."""
+    changed = [dict(_parsed(change) for change in view["changed_settings"]) for view in views]
+    defaults = {key: old for run in changed for key, (old, _) in run.items()}
+    lines = [
+        [key, *(cut_end(run[key][1] if key in run else old, 160) for run in changed)]
+        for key, old in sorted(defaults.items())
+        if len({run[key][1] if key in run else old for run in changed}) > 1
+    ]
+    if not lines:
+        return el("p", "None: the runs differ at most in their data, seed and code.")
+    head = ("setting", *(str(view["id"]) for view in views))
+    left = len(lines) - limits.rows
+    return join(
+        table(lines[: limits.rows], head=head, caption="settings that differ"),
+        el("p", f"and {left} more", cls="quiet") if left > 0 else None,
+    )
+
+
+def _parsed(change: str) -> tuple[str, tuple[str, str]]:
+    """A line of `changed_settings`: (key, (default, value)).
+
+    >>> _parsed("train.steps: 20 -> 3")
+    ('train.steps', ('20', '3'))
+    """
+    key, _, values = change.partition(": ")
+    old, _, new = values.partition(" -> ")
+    return key, (old, new)

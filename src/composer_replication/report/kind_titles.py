@@ -1,0 +1,44 @@
+"""Readable names of the kinds of sites, to stand beside the machine names of docs/kinds.md."""
+
+from __future__ import annotations
+
+KIND_TITLES = {
+    "unknown_tool": "tool that is not on offer",
+    "malformed_call": "call that cannot be parsed",
+    "bad_arguments": "wrong arguments",
+    "structured_output_invalid": "answer that does not fit the schema",
+    "file_missing": "file not there",
+    "is_directory": "folder taken for a file",
+    "too_large": "file too large to read at once",
+    "edit_not_read": "file not read first",
+    "edit_no_match": "text not found",
+    "edit_multi_match": "text found more than once",
+    "edit_no_change": "old and new text are the same",
+    "edit_stale": "file changed since it was read",
+    "repeated_call": "same call again, nothing changed",
+    "shell_syntax": "command line with a syntax error",
+    "shell_unknown_command": "program not installed",
+    "shell_bad_option": "option that does not exist",
+    "shell_missing_path": "path not there",
+    "shell_unknown_ref": "branch or commit not there",
+    "path_explored": "looked for a path that is not there",
+    "user_rejected": "refused by a person",
+    "user_interrupted": "stopped by a person",
+    "hook_blocked": "blocked by a hook",
+    "command_failed": "command failed",
+    "network": "network failed",
+    "killed": "command killed",
+    "other": "another error of the call",
+    "unclassified": "error that no rule names",
+}
+"""What happened, without the tool's name."""
+
+
+def kind_title(kind: str, tool: str = "") -> str:
+    """The readable name of a kind, with the tool in front if one is given.
+
+    >>> kind_title("edit_no_match", "Edit"), kind_title("a_new_kind")
+    ('Edit: text not found', 'a new kind')
+    """
+    title = KIND_TITLES.get(kind) or kind.replace("_", " ")
+    return f"{tool}: {title}" if tool else title

@@ -1,0 +1,163 @@
+// The long lists: unpack, filter, search, order, draw the rows in view, and insert the chosen article,
+// which Python wrote and escaped. Addresses: #s014, #sites?kind=...&q=...&at=s014
+(async () => {
+  const { one, all, typing } = pageTools;
+  const ROW = 62; // px, as in page.css
+  const inOrder = new Intl.Collator("en", { numeric: true }).compare;
+  const unpack = async (block) => {
+    const binary = atob(block.textContent);
+    const bytes = new Uint8Array(binary.length);
+    for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i); // from() is ten times slower
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+    return new Response(stream).json();
+  };
+  const plain = (html) =>
+    html.replace(/<[^>]*>/g, " ").replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&quot;/g, '"').replace(/&#x27;/g, "'").replace(/&amp;/g, "&");
+
+  const openList = async (root) => {
+    const anchorName = root.dataset.list;
+    const { fields, nouns, lines, elsewhere, rows, articles } = await unpack(document.getElementById(anchorName + "-data"));
+    const column = Object.fromEntries(fields.map((name, i) => [name, i]));
+    const number = new Map(rows.map((row, i) => [row[column.name], i]));
+    const controls = all("[data-facet]", root);
+    const [status, nav, list, place] = [".controls output", ".sites nav", ".sites nav ol", ".sites .shown"].map((s) => one(s, root));
+    const search = one('[data-facet="q"]', root);
+    let shown = rows.map((_, i) => i);
+    let current = -1;
+
+    const texts = [];
+    const textOf = (i) => (texts[i] ??= (rows[i].flat().join(" ") + " " + plain(articles[i] || "")).toLowerCase());
+    const has = (i, name, value) => {
+      const cell = rows[i][column[name]];
+      return Array.isArray(cell) ? (cell.length ? cell.includes(value) : value === "-") : (cell || "-") === value;
+    };
+
+    const wanted = () => Object.fromEntries(controls.map((c) => [c.dataset.facet, c.value]).filter(([, value]) => value));
+    const order = (key) => {
+      const [at, from] = [column[key], column.name];
+      if (key === "log") return (a, b) => inOrder(rows[a][from], rows[b][from]);
+      if (typeof rows[0]?.[at] === "number") return (a, b) => rows[b][at] - rows[a][at];
+      return key === "day" ? (a, b) => rows[b][at].localeCompare(rows[a][at]) : (a, b) => rows[a][at].localeCompare(rows[b][at]);
+    };
+
+    const link = (i, at) => {
+      const item = document.createElement("li");
+      item.setAttribute("aria-setsize", shown.length);
+      item.setAttribute("aria-posinset", at + 1);
+      const anchor = document.createElement("a");
+      anchor.href = address(i);
+      if (i === current) anchor.setAttribute("aria-current", "true");
+      const [first, second, third] = lines.map((name) => rows[i][column[name]]);
+      for (const [tag, text] of [["b", `${rows[i][column.name]} ${first}`], ["code", second], ["small", third]]) {
+        const part = document.createElement(tag);
+        part.textContent = text;
+        anchor.append(part);
+      }
+      item.append(anchor);
+      return item;
+    };
+    const draw = () => {
+      const from = Math.max(0, Math.floor(nav.scrollTop / ROW) - 6);
+      const to = Math.min(shown.length, from + Math.ceil(nav.clientHeight / ROW) + 12);
+      const focused = list.contains(document.activeElement) ? document.activeElement.hash : null;
+      list.style.paddingTop = `${from * ROW}px`;
+      list.style.paddingBottom = `${(shown.length - to) * ROW}px`;
+      list.replaceChildren(...shown.slice(from, to).map((i, k) => link(i, from + k)));
+      if (focused) all("a", list).find((anchor) => anchor.hash === focused)?.focus({ preventScroll: true });
+    };
+    const scrollToCurrent = () => {
+      const at = shown.indexOf(current);
+      if (at < 0) return;
+      const [top, bottom] = [at * ROW, (at + 1) * ROW];
+      if (top < nav.scrollTop || bottom > nav.scrollTop + nav.clientHeight) nav.scrollTop = Math.max(0, top - nav.clientHeight / 3);
+    };
+    const select = (i) => {
+      current = i;
+      if (articles[i]) place.replaceChildren(...new DOMParser().parseFromString(articles[i], "text/html").body.childNodes);
+      else place.textContent = elsewhere.replace("{}", rows[i][column.name]);
+      scrollToCurrent();
+      draw();
+    };
+
+    const address = (i) => {
+      const filters = wanted();
+      const name = i >= 0 ? rows[i][column.name] : "";
+      if (!Object.keys(filters).length) return "#" + (name || anchorName);
+      return `#${anchorName}?` + new URLSearchParams(name ? { ...filters, at: name } : filters);
+    };
+    const choose = () => {
+      const filters = wanted();
+      const words = (filters.q || "").toLowerCase().split(/\s+/).filter(Boolean);
+      const facets = Object.entries(filters).filter(([name]) => name in column && name !== "q" && name !== "sort");
+      shown = rows.map((_, i) => i).filter((i) => facets.every(([name, value]) => has(i, name, value)) && words.every((word) => textOf(i).includes(word)));
+      if (filters.sort) shown.sort(order(filters.sort));
+      status.textContent = `${shown.length} of ${rows.length} ${nouns}`;
+      nav.scrollTop = 0;
+    };
+    const changed = () => {
+      choose();
+      if (!shown.includes(current)) shown.length ? select(shown[0]) : place.replaceChildren();
+      history.replaceState(null, "", address(current));
+      draw();
+    };
+    const set = (control, value) => {
+      control.value = value;
+      if (control.value !== value && control.options) {
+        control.add(new Option(value, value)); // a value beyond the listed ones
+        control.value = value;
+      }
+    };
+    // Whether the address is of this list.
+    const fromHash = () => {
+      const [anchor, query] = location.hash.slice(1).split("?");
+      const asked = new URLSearchParams(query || "");
+      const name = asked.get("at") || anchor;
+      if (anchor !== anchorName && !number.has(anchor)) return false;
+      if (query || (number.has(anchor) && !shown.includes(number.get(anchor)))) controls.forEach((c) => set(c, asked.get(c.dataset.facet) || ""));
+      choose();
+      select(number.has(name) ? number.get(name) : shown.includes(current) ? current : (shown[0] ?? 0));
+      const target = anchor === anchorName && !asked.has("at") ? document.getElementById(anchorName) : place;
+      target.scrollIntoView({ block: "start" });
+      return true;
+    };
+
+    controls.forEach((control) => control.addEventListener("input", changed));
+    one("[data-clear]", root).addEventListener("click", () => {
+      controls.forEach((control) => set(control, ""));
+      changed();
+    });
+    nav.addEventListener("scroll", draw, { passive: true });
+    addEventListener("resize", draw);
+    search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") search.blur();
+      if (event.key === "Enter" && shown.length) location.hash = address(shown[0]);
+    });
+    choose();
+    if (rows.length) select(0);
+    const step = (by) => {
+      const next = shown[shown.indexOf(current) + by];
+      if (next !== undefined) location.hash = address(next);
+    };
+    return { root, search, step, fromHash };
+  };
+
+  const lists = await Promise.all(all("[data-list]").map(openList));
+  let last = lists[0];
+  const goToHash = () => (last = lists.find((list) => list.fromHash()) || last);
+  // The keys are for the list in the middle of the screen, else for the one that was used last.
+  const inView = () => {
+    const middle = innerHeight / 2;
+    const isThere = ({ top, bottom }) => top < middle && bottom > middle;
+    return lists.find((list) => isThere(list.root.getBoundingClientRect())) || last;
+  };
+  addEventListener("hashchange", goToHash);
+  addEventListener("keydown", (event) => {
+    if (typing(event) || !lists.length || !["/", "j", "k"].includes(event.key)) return;
+    if (event.key === "/") {
+      inView().search.focus();
+      event.preventDefault();
+    } else inView().step(event.key === "j" ? 1 : -1);
+  });
+  goToHash();
+  document.documentElement.dataset.ready = "yes";
+})();

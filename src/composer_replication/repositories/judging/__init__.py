@@ -1,0 +1,1 @@
+"""The judge of an episode, and the monitor of what it tried."""

@@ -1,0 +1,1 @@
+"""An episode on a task: tools, tree, environment, draws."""

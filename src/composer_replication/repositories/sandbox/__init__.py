@@ -1,0 +1,1 @@
+"""Processes behind walls: test runs, and the trees in which episodes play."""

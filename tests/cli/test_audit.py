@@ -1,0 +1,226 @@
+"""`audit`: one command, nothing to configure: what it says, writes and leaves alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core.codec import read_sessions
+from tests.cli.agent_logs import USAGE_USD, LogBuilder, sessions_on
+from tests.cli.test_verbs import without_torch
+from tests.cli.workspace import HOSTILE, files, recompose
+
+WEEKS = ("2026-10-05", "2026-10-06", "2026-10-13", "2026-10-20", "2026-10-27", "2026-11-03")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder with the logs of six sessions, an edit that fails in each; the current folder
+    is empty."""
+    home = tmp_path / "home"
+    for name in ("XDG_DATA_HOME", "LOCALAPPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    sessions_on(WEEKS, to=home / ".claude" / "projects")
+    (tmp_path / "here").mkdir()
+    return home
+
+
+def here(machine: Path) -> Path:
+    return machine.parent / "here"
+
+
+def store(machine: Path) -> Path:
+    return machine / ".local" / "share" / "recompose"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def labelled(out: str, label: str) -> str:
+    """The line of the output that has this label."""
+    (line,) = re.findall(rf"^ {label} +(.*)$", out, re.MULTILINE)
+    return line
+
+
+def test_one_command_without_any_setting_says_it_in_five_lines(machine: Path) -> None:
+    logs = digests(machine / ".claude")
+    result = recompose("audit", cwd=here(machine))
+    assert (result.code, result.err) == (0, "")
+    assert labelled(result.out, "mistakes") == (
+        "Your agent made 6 mistakes in 24 tool calls (25.0 per 100), in 6 of 6 sessions, 2026-10-05"
+        " to 2026-11-03."
+    )
+    # Each failed edit is a message of its own: 10 seconds until it is written, 10 to its result.
+    assert labelled(result.out, "cost").startswith(
+        f"They cost 21k tokens (321k with what was read from the cache), 2 minutes,"
+        f" ${6 * USAGE_USD:.2f} of ${24 * USAGE_USD:.2f} at list prices"
+    )
+    assert labelled(result.out, "which") == (
+        f"Costliest: Edit: text not found 6x (${6 * USAGE_USD:.2f})."
+    )
+    assert labelled(result.out, "trend").startswith("Better or worse? Too short to say")
+    assert labelled(result.out, "stopped") == "People refused no call and stopped no message."
+    assert digests(machine / ".claude") == logs, "the user's logs were changed"
+    assert list(here(machine).iterdir()) == [], "the current folder was written to"
+    assert {"sessions.jsonl", "sites.jsonl", "report.html", "agent_rules.md"} <= set(
+        files(store(machine))
+    )
+
+
+def test_a_rule_is_offered_with_its_evidence_and_nothing_is_applied(machine: Path) -> None:
+    (machine / ".claude" / "CLAUDE.md").write_text("# mine\n", "utf-8")
+    result = recompose("audit", cwd=here(machine))
+    assert "6 failures in 6 calls, 6 sessions, 6 days" in result.out
+    rules = (store(machine) / "agent_rules.md").read_text("utf-8")
+    assert "- Copy the old text of an edit verbatim" in rules and "6 failures" in rules
+    assert (machine / ".claude" / "CLAUDE.md").read_text("utf-8") == "# mine\n"
+    assert recompose("audit", "--since", "2026-10-20", cwd=here(machine)).code == 0
+    assert not (store(machine) / "agent_rules.md").exists(), "three failures support no rule"
+
+
+@pytest.mark.parametrize(
+    ("days", "failures", "supported"),
+    [
+        (WEEKS[:5], 1, True),
+        (WEEKS[:4], 1, False),  # four failures
+        (WEEKS[:2], 5, False),  # ten, in two sessions
+        (("2026-10-05",) * 5, 1, False),  # five, in five sessions, on one day
+    ],
+)
+def test_a_rule_needs_failures_sessions_and_days(
+    tmp_path: Path, days: tuple[str, ...], failures: int, supported: bool
+) -> None:
+    sessions_on(days, to=tmp_path / "logs", failures=failures)
+    value = recompose("audit", "logs", "-o", "work", "--json", cwd=tmp_path).value
+    assert [rule["kind"] for rule in value["rules"]] == ["edit_no_match"] * supported
+    assert [row["kind"] for row in value["unsupported"]] == ["edit_no_match"] * (not supported)
+
+
+def test_a_mistake_of_the_past_gets_no_rule(tmp_path: Path) -> None:
+    sessions_on(WEEKS[:5], to=tmp_path / "logs")
+    sessions_on(("2027-03-01",), to=tmp_path / "logs", failures=0)
+    value = recompose("audit", "logs", "-o", "work", "--json", cwd=tmp_path).value
+    assert value["rules"] == []
+    assert value["unsupported"][0]["why"] == "not made again in the later half of the time"
+
+
+def test_what_people_stopped_is_counted_once_and_in_their_words(tmp_path: Path) -> None:
+    log = LogBuilder("s1", day="2026-11-02")
+    log.refused_edit("no, do not touch the cart")
+    log.add("user", {"role": "user", "content": "[Request interrupted by user for tool use]"})
+    log.read()
+    log.add("assistant", {"role": "assistant", "id": "msg_x", "model": "m", "content": "I go on"})
+    log.add("user", {"role": "user", "content": "[Request interrupted by user]"})
+    log.write(tmp_path / "logs")
+    result = recompose("audit", "logs", "-o", "work", cwd=tmp_path)
+    line = f"People refused one call and cut off one message (${USAGE_USD:.2f}); 1 time they said"
+    assert labelled(result.out, "stopped").startswith(line)
+    assert '"no, do not touch the cart"' in result.out
+
+
+def test_since_and_project_choose_sessions_and_the_store_keeps_all(machine: Path) -> None:
+    sessions_on(("2026-11-03",), to=machine / ".claude" / "projects", folder="bank", failures=2)
+    since = recompose("audit", "--since", "2026-10-27", "--json", cwd=here(machine)).value
+    assert (since["sessions"], since["rate"]["mistakes"], since["stored"]) == (3, 4, 7)
+    bank = recompose("audit", "--project", "BANK", "--json", cwd=here(machine)).value
+    assert (bank["sessions"], bank["rate"]["mistakes"]) == (1, 2)
+    nothing = recompose("audit", "--project", "nowhere", cwd=here(machine))
+    assert nothing.code == 1 and "no session is left" in nothing.err
+    assert recompose("audit", "--since", "soon", cwd=here(machine)).code == 2
+
+
+def test_what_the_agent_deleted_is_still_counted(machine: Path) -> None:
+    first = recompose("audit", "--json", cwd=here(machine)).value
+    for path in (machine / ".claude" / "projects").rglob("*.jsonl"):
+        path.unlink()
+    sessions_on(("2026-11-10",), to=machine / ".claude" / "projects")
+    assert (first["sessions"], first["rate"]["mistakes"]) == (6, 6)
+    again = recompose("audit", "--json", cwd=here(machine)).value
+    assert (again["sessions"], again["rate"]["mistakes"], again["changed"]) == (7, 7, 1)
+    for path in sorted((machine / ".claude").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    assert recompose("audit", "--json", cwd=here(machine)).value["sessions"] == 7
+
+
+def test_a_machine_without_logs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    result = recompose("audit", cwd=tmp_path)
+    assert result.code == 1 and "no logs of an agent on this machine" in result.err
+    assert "recompose audit PATH" in result.err
+
+
+def test_a_store_of_an_earlier_version_gets_its_times_and_tokens(machine: Path) -> None:
+    recompose("audit", cwd=here(machine))
+    sessions = store(machine) / "sessions.jsonl"
+    text = re.sub(r',"u":\[[^]]*\],"at":[\d.]+', "", sessions.read_text("utf-8"))
+    sessions.write_text(text, "utf-8")
+    assert not any(turn.usage for session in read_sessions(sessions) for turn in session.turns)
+    value = recompose("audit", "--json", cwd=here(machine)).value
+    assert (value["changed"], value["messages"], value["messages_with_usage"]) == (6, 24, 24)
+
+
+def test_a_work_folder_that_is_here_is_the_store(machine: Path) -> None:
+    assert recompose("ingest", "--yes", cwd=here(machine)).code == 0
+    assert recompose("audit", cwd=here(machine)).code == 0
+    assert (here(machine) / "recompose" / "report.html").exists()
+    assert not store(machine).exists()
+
+
+def test_the_page_opens_in_the_browser(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    recompose("audit", "--open", cwd=here(machine))
+    assert opened == [(store(machine) / "report.html").as_uri()]
+    page = (store(machine) / "report.html").read_text("utf-8")
+    assert "Your agent made 6 mistakes in 24 tool calls" in page
+
+
+def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
+    log = LogBuilder("s1", day="2026-11-02")
+    log.refused_edit("no, " + HOSTILE)
+    log.write(tmp_path / "logs")
+    out = recompose("audit", "logs", "-o", "work", cwd=tmp_path).out
+    assert "\x1b" not in out and "\u202e" not in out and "[bold]markup[/bold]" in out
+
+
+WINDOWS = """
+import os, sys
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"):
+    sys.modules[name] = None
+for name in ("fork", "getuid", "geteuid", "fchmod", "chown", "mkfifo", "O_NOFOLLOW", "O_DIRECTORY"):
+    delattr(os, name)
+from composer_replication.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_it_needs_nothing_that_windows_lacks(machine: Path) -> None:
+    command = [sys.executable, "-c", WINDOWS, "audit", "--json"]
+    done = subprocess.run(command, cwd=here(machine), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rate"]["mistakes"] == 6
+
+
+def test_it_needs_no_torch(machine: Path) -> None:
+    result = without_torch("audit", cwd=here(machine))
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_dry_run_writes_nothing(machine: Path) -> None:
+    result = recompose("audit", "--dry-run", cwd=here(machine))
+    assert result.code == 0 and "would write" in result.out
+    assert not store(machine).exists()
