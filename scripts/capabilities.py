@@ -10,11 +10,13 @@ write it.
     # or: not_run = "needs a GPU"
     # or: absent = "next issue"
     # or: public_sessions = ["tests/..."]
+    # or: some_machines = ["tests/..."]
 
 A named test that does not exist, or that failed, is an error; one skipped case makes the row "not
-run here". The table is the same with the public sessions and without: a case that was skipped for
-want of them does not count if another case of the row passed, and rows of `public_sessions` always
-say that they need them. If the sessions exist, a failure is an error like any other.
+run here". The table is the same with the public sessions and without, and on every machine: a case
+that was skipped for want of them, or for "this machine ...", does not count if another case of the
+row passed, and rows of `public_sessions` and `some_machines` always say what they need. Where that
+is there, a failure is an error like any other.
 """
 
 from __future__ import annotations
@@ -28,6 +30,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS_PUBLIC_SESSIONS = "needs the public sessions"
 """The beginning of the skip reason if the public sessions are missing."""
+THIS_MACHINE = "this machine "
+"""The beginning of the skip reason if the machine cannot run a test, whatever is installed."""
+SOMETIMES: dict[str, tuple[str, str | tuple[str, ...]]] = {
+    "public_sessions": ("with the public sessions", NEEDS_PUBLIC_SESSIONS),
+    "some_machines": ("where the machine can", THIS_MACHINE),
+}
+"""Key of a row whose tests may all be skipped -> its status, and the reason that is allowed."""
 PAGE = Path("docs/capabilities.md")
 HEAD = """# What works, and which test says so
 
@@ -62,10 +71,12 @@ def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tupl
         return "absent", str(entry["absent"])
     if "not_run" in entry:
         return "not run here", str(entry["not_run"])
-    tests, public = entry.get("tests", entry.get("public_sessions")), "public_sessions" in entry
+    key = next((key for key in ("tests", *SOMETIMES) if key in entry), "tests")
+    tests = entry.get(key)
     assert isinstance(tests, list) and tests, (
-        f"{entry['name']}: needs tests, public_sessions, not_run or absent"
+        f"{entry['name']}: needs tests, {', '.join(SOMETIMES)}, not_run or absent"
     )
+    state, needs = SOMETIMES.get(key, ("works", ()))
     for node in tests:
         path, _, name = str(node).partition("::")
         cases = {
@@ -77,17 +88,11 @@ def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tupl
             raise SystemExit(f"capabilities: {entry['name']}: no test {node} ran")
         if "failed" in cases.values():
             raise SystemExit(f"capabilities: {entry['name']}: {node} failed")
-        wanting = {n for n, reason in cases.items() if reason.startswith(NEEDS_PUBLIC_SESSIONS)}
-        reasons = [
-            reason
-            for n, reason in cases.items()
-            if reason and not (n in wanting and (public or len(wanting) < len(cases)))
-        ]
+        allowed = (NEEDS_PUBLIC_SESSIONS, THIS_MACHINE) if "" in cases.values() else needs
+        reasons = [r for r in cases.values() if r and not r.startswith(allowed)]
         if reasons:
             return "not run here", reasons[0]
-    return "with the public sessions" if public else "works", "<br>".join(
-        f"`{node}`" for node in tests
-    )
+    return state, "<br>".join(f"`{node}`" for node in tests)
 
 
 def table(entries: list[dict[str, object]], results: dict[str, dict[str, str]]) -> str:

@@ -618,7 +618,7 @@ def test_the_compiled_variant_gives_the_same(
     if not compiled:
         monkeypatch.setattr(fused_compiled, "_compiled", lambda: fused_compiled._jsd)
     elif not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
-        pytest.skip("torch.compile needs a C++ compiler, and this machine has none")
+        pytest.skip("this machine has no C++ compiler, which torch.compile needs")
     student_ND, head, teacher_ND, teacher_head = make(n=6, v=64)
     grad_N = torch.arange(6, dtype=torch.float64)
     for beta in (0.3,) if compiled else (0.0, 0.3, 1.0):

@@ -141,7 +141,9 @@ def no_walls() -> str:
     return ""
 
 
-needs_walls = pytest.mark.skipif(bool(no_walls()), reason=f"no sandbox of trees: {no_walls()}")
+needs_walls = pytest.mark.skipif(
+    bool(no_walls()), reason=f"this machine has no sandbox of trees: {no_walls()}"
+)
 
 
 def git(folder: Path, *arguments: str) -> None:

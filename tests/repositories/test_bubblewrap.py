@@ -23,7 +23,7 @@ from composer_replication.repositories.sandbox.tree_sandbox import (
 
 TESTS = ("test_episode_tree.py", "test_tree_sandbox.py")
 SOMEBODY = 1234
-needs_bwrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+needs_bwrap = pytest.mark.skipif(not shutil.which("bwrap"), reason="this machine has no bubblewrap")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def as_somebody(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 @needs_bwrap
 def test_its_walls_hold_what_ours_hold(home: Path) -> None:
     if as_somebody(home, "-c", "import composer_replication").returncode:
-        pytest.skip("another user cannot read this checkout")
+        pytest.skip("this machine lets no other user read this checkout")
     folder = Path(__file__).parent
     done = as_somebody(
         home,

@@ -51,14 +51,14 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def containers(chosen: None, monkeypatch: pytest.MonkeyPatch) -> None:
     if not shutil.which("podman"):
-        pytest.skip("podman is not installed")
+        pytest.skip("this machine has no podman")
     if not Path("/run/systemd/system").exists():
         monkeypatch.setenv("CONTAINERS_CONF", settings())
     podman.cache_clear()
     try:
         TreeSandbox().check()
     except SandboxError as error:
-        pytest.skip(f"podman starts no container here: {error}")
+        pytest.skip(f"this machine starts no container of podman: {error}")
 
 
 @pytest.mark.usefixtures("containers")
@@ -77,10 +77,10 @@ def test_its_walls_hold_what_ours_hold() -> None:
 
 
 @pytest.mark.usefixtures("containers")
-@pytest.mark.skipif(os.getuid() != 0, reason="without root podman may set no limits of memory")
+@pytest.mark.skipif(os.getuid() != 0, reason="this machine's user is not root")
 def test_memory_is_limited_for_all_processes_together(tmp_path: Path) -> None:
     sandbox = TreeSandbox(limits=ProcessLimits(memory_mb=200, tree_mb=16))
-    hold = "python -c 'import time; held = bytearray(150 << 20); print(1); time.sleep(3)'"
+    hold = "python -c 'import time; held = bytearray(150 << 20); print(1); time.sleep(15)'"
     with prepared_tree(tmp_path) as prepared, EpisodeTree(sandbox, prepared) as tree:
         alone = tree.run(hold).out
         together = tree.run(f"{hold} & {hold} & {hold} & wait").out

@@ -24,6 +24,11 @@ JUNIT = """<testsuites><testsuite>
 <skipped message="Skipped: needs the public sessions: set Y"/></testcase>
 <testcase classname="tests.test_config" name="test_counts">
 <skipped message="needs the public sessions: set Y"/></testcase>
+<testcase classname="tests.test_config" name="test_walls"/>
+<testcase classname="tests.test_config" name="test_walls[other]">
+<skipped message="Skipped: this machine has no other"/></testcase>
+<testcase classname="tests.test_config" name="test_container">
+<skipped message="Skipped: this machine has no podman"/></testcase>
 <testcase classname="tests.test_config" name="test_bad"><failure message="no"/></testcase>
 </testsuite></testsuites>"""
 
@@ -43,6 +48,8 @@ def junit(tmp_path: Path) -> Path:
         (["tests/test_config.py::test_one", "tests/test_config.py::test_gone"], "not run here"),
         (["tests/test_config.py::test_era"], "works"),
         (["tests/test_config.py::test_counts"], "not run here"),
+        (["tests/test_config.py::test_walls"], "works"),
+        (["tests/test_config.py::test_container"], "not run here"),
     ],
 )
 def test_a_capability_works_only_if_its_tests_ran(
@@ -112,6 +119,23 @@ def test_a_row_of_the_public_sessions_is_the_same_with_and_without_them(
         capabilities.status(row, capabilities.outcomes(sessions))
 
 
+def test_a_row_of_some_machines_is_the_same_on_every_machine(junit: Path, tmp_path: Path) -> None:
+    row = {"name": "x", "some_machines": ["tests/test_config.py::test_container"]}
+    there = tmp_path / "there.xml"
+    there.write_text(re.sub(r"<skipped message=[^>]*podman[^>]*/>", "", JUNIT), "utf-8")
+    with_it, without = (
+        capabilities.status(row, capabilities.outcomes(path)) for path in (there, junit)
+    )
+    assert with_it == without == ("where the machine can", "`tests/test_config.py::test_container`")
+    for outcome in ("<failure/>", '<skipped message="set X"/>'):
+        there.write_text(re.sub(r"<skipped message=[^>]*podman[^>]*/>", outcome, JUNIT), "utf-8")
+        try:
+            state = capabilities.status(row, capabilities.outcomes(there))[0]
+        except SystemExit:
+            state = "error"
+        assert state == ("error" if "failure" in outcome else "not run here")
+
+
 def test_files_that_a_run_writes_into_the_tree_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +150,7 @@ def test_files_that_a_run_writes_into_the_tree_are_seen(
 
 
 def test_the_closing_line_counts_every_case(junit: Path) -> None:
-    assert run_tests.closing_line(junit) == "3 passed, 1 failed, 3 skipped"
+    assert run_tests.closing_line(junit) == "4 passed, 1 failed, 5 skipped"
 
 
 def test_coverage_is_taken_per_room(tmp_path: Path) -> None:
