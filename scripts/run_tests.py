@@ -5,6 +5,10 @@ and benchmarks. A run leaves the working tree as it was.
 
 Ends with pytest's closing line as "N passed, N failed, N skipped". Writes build/junit.xml and
 build/coverage.json.
+
+At most three failed tests run a second time, alone: real processes meet on two busy cores here. One
+that passes then is named as unstable, and belongs mended; one that fails again, or a fourth, fails
+the run.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 FLOOR_PERCENT = 90.0
 ROOMS = ("core", "data", "tokens", "losses")
+MOST_UNSTABLE = 3
+"""So many failed tests run a second time; more are no accident."""
 
 
 def coverage_by_room(report: Path) -> dict[str, float]:
@@ -37,6 +43,12 @@ def coverage_by_room(report: Path) -> dict[str, float]:
     return shares
 
 
+def failures(junit: Path) -> int:
+    """The number of failed cases of a JUnit file."""
+    cases = ET.parse(junit).iter("testcase")
+    return sum(any(child.tag in ("failure", "error") for child in case) for case in cases)
+
+
 def closing_line(junit: Path) -> str:
     """ "N passed, N failed, N skipped" of a JUnit file."""
     passed = failed = skipped = 0
@@ -49,6 +61,25 @@ def closing_line(junit: Path) -> str:
         else:
             passed += 1
     return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+def passed_alone(junit: Path, again: Path) -> list[str]:
+    """The names of the cases that failed in `junit` and passed in `again`, which `junit` then holds
+    as passed, with a note."""
+    tree, names = ET.parse(junit), list[str]()
+    alone = {
+        (case.get("classname"), case.get("name")): {child.tag for child in case}
+        for case in ET.parse(again).iter("testcase")
+    }
+    for case in tree.iter("testcase"):
+        bad = [child for child in case if child.tag in ("failure", "error")]
+        if bad and not alone.get((case.get("classname"), case.get("name")), {"failure"}):
+            for child in bad:
+                case.remove(child)
+            ET.SubElement(case, "system-out").text = "unstable: failed once, passed alone"
+            names.append(f"{case.get('classname')}::{case.get('name')}")
+    tree.write(junit, encoding="utf-8")
+    return names
 
 
 def label_lines(measured: Path) -> list[str]:
@@ -97,7 +128,7 @@ def main(extra: list[str]) -> int:
     BUILD.mkdir(exist_ok=True)
     junit, report = BUILD / "junit.xml", BUILD / "coverage.json"
     before = tree_state()
-    for path in (junit, report, BUILD / "labels.json"):
+    for path in (junit, report, BUILD / "labels.json", BUILD / "junit_again.xml"):
         path.unlink(missing_ok=True)
     coverage = [
         "--cov=composer_replication",
@@ -123,6 +154,13 @@ def main(extra: list[str]) -> int:
     if not junit.exists():
         print("run_tests: pytest wrote no result")
         return code or 1
+    failed, unstable = failures(junit), list[str]()
+    if code == 1 and 0 < failed <= MOST_UNSTABLE and not extra:
+        again = BUILD / "junit_again.xml"
+        alone = ["--last-failed", "-n", "0", "--no-cov", f"--junitxml={again}"]
+        subprocess.run([sys.executable, "-m", "pytest", *alone], cwd=ROOT, check=False)
+        unstable = passed_alone(junit, again) if again.exists() else []
+        code = code if failures(junit) else 0
     below = {}
     if report.exists() and not extra:
         shares = coverage_by_room(report)
@@ -155,6 +193,8 @@ def main(extra: list[str]) -> int:
         print(f"run_tests: the tests changed the working tree: {', '.join(changed)}")
     for line in label_lines(BUILD / "labels.json"):
         print(line)
+    for name in unstable:
+        print(f"run_tests: unstable, failed beside others and passed alone: {name}")
     line = closing_line(junit)
     (BUILD / "closing_line.txt").write_text(line + "\n", "utf-8")
     print(line, flush=True)

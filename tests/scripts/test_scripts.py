@@ -153,6 +153,21 @@ def test_the_closing_line_counts_every_case(junit: Path) -> None:
     assert run_tests.closing_line(junit) == "4 passed, 1 failed, 5 skipped"
 
 
+def test_a_test_that_passed_alone_is_named_and_one_that_failed_again_stays(
+    junit: Path, tmp_path: Path
+) -> None:
+    again, case = tmp_path / "again.xml", '<testcase classname="tests.test_config" name="test_bad">'
+    whole = "<testsuites><testsuite>{}</testsuite></testsuites>"
+    for outcome in ("<failure/>", '<skipped message="no"/>'):
+        again.write_text(whole.format(f"{case}{outcome}</testcase>"), "utf-8")
+        assert run_tests.passed_alone(junit, again) == [] and run_tests.failures(junit) == 1
+    again.write_text(whole.format(""), "utf-8")  # it did not run
+    assert run_tests.passed_alone(junit, again) == [] and run_tests.failures(junit) == 1
+    again.write_text(whole.format(f"{case}</testcase>"), "utf-8")
+    assert run_tests.passed_alone(junit, again) == ["tests.test_config::test_bad"]
+    assert run_tests.closing_line(junit) == "5 passed, 0 failed, 5 skipped"
+
+
 def test_coverage_is_taken_per_room(tmp_path: Path) -> None:
     def summary(covered: int, total: int) -> dict[str, dict[str, int]]:
         return {
