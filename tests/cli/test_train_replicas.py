@@ -98,6 +98,21 @@ def test_replicas_outlive_who_started_them_and_are_watched_again(work: Path) -> 
     assert [(r["launches"], r["took_part"]) for r in view["replicas"]] == [(1, 20), (1, 20)]
 
 
+def test_replicas_that_a_health_rule_stops_all_end_as_one_run_does(work: Path) -> None:
+    url = f"file://{work}/wild_meeting"
+    result = recompose(
+        *(*TRAIN, "--replicas", "2", "--sync", url, "--name", "wild"),
+        *("--train.learning_rate", "1e8", "--train.max_grad_norm", "1e8"),
+        cwd=work,
+    )
+    assert result.code == 3 and "stopped" in result.err, result.err
+    run = work / "recompose" / "runs" / "wild"
+    states = [RunDir(run / "replicas" / str(i)).info()["state"] for i in range(2)]
+    assert states == ["stopped:not_finite"] * 2
+    jobs = [path for path in (run / "replicas" / "jobs").iterdir() if path.is_dir()]
+    assert len(jobs) == 2, "nobody was started twice"
+
+
 def test_replicas_need_a_place_to_meet(work: Path) -> None:
     result = recompose(*TRAIN, "--replicas", "2", cwd=work)
     assert result.code == 1 and "noplacewheretheymeet" in unboxed(result.err)
