@@ -2,10 +2,12 @@
 
     python benchmarks/repo_episodes.py                          # opening alone
     python benchmarks/repo_episodes.py --tasks recompose/tasks --count 40
+    python benchmarks/repo_episodes.py --tasks recompose/tasks --student smollm2
 
 The tree that is opened has 410 files of together 9.4 MB. Beside it stand two ways to copy it to
 the same kind of place. Episodes are those of a scripted player that knows the answer: read, edit,
-run the tests, done, judged; one of a player that does nothing beside each. CPU is that of a control
+run the tests, done, judged; one of a player that does nothing beside each; with --student, of one
+that samples each message, one episode after the other. CPU is that of a control
 group of processes, which needs root; without it only wall times are shown. Results go to
 benchmarks/results/repo_episodes.json and into docs/tasks.md.
 """
@@ -26,18 +28,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.trace import ToolCall, Turn
+from composer_replication.models.load_student import load_student
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.playing.scripted_solver import solve_episode, solving
 from composer_replication.repositories.sandbox.episode_tree import EpisodeTree, prepared_tree
 from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
+from composer_replication.rollouts.sampler import sample_rollouts
+from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
+from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.renderer import Renderer
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "repo_episodes.json"
 PAGE = ROOT / "docs" / "tasks.md"
 BEGIN, END = "<!-- episodes -->", "<!-- /episodes -->"
 FILES, MEGABYTES = 410, 9.4
+TURNS = 8
+"""So many messages a sampled episode may have."""
 GROUP = Path("/sys/fs/cgroup/cpuacct")
 PARTS = ("sandbox", "tools", "tests", "judge")
 
@@ -149,6 +160,48 @@ def play_solved(env: RepoEnv, messages: Iterator[list[ToolCall]], parts: Parts) 
     return reward
 
 
+def play_sampled(folder: Path, count: int, *, student: Path, template: str) -> dict[str, Any]:
+    """The wall time of a student's episodes by part, and what they came to."""
+    tokenizer = load_tokenizer(str(student))
+    model = load_student(StudentSettings(model=str(student)), tokenizer=tokenizer, seed=0).model
+    settings = Sampling(
+        max_new_tokens=160,
+        max_context_tokens=4096,
+        batch_episodes=1,
+        limits=EpisodeLimits(max_turns=TURNS),
+    )
+    stats = SamplingStats()
+    with PlayableTasks(folder) as playable:
+        step = max(1, len(playable.tasks) // count)
+        tasks = playable.tasks[::step][:count]
+        for task in {task.base: task for task in tasks}.values():
+            playable.repository(task)
+        envs = [RepoEnv(task, playable, max_turns=TURNS, command_s=60) for task in tasks]
+        rollouts = sample_rollouts(
+            model,
+            envs,
+            renderer=Renderer.for_tokenizer(tokenizer, family=template),
+            settings=settings,
+            author=student.name,
+            stats=stats,
+        )
+    total = stats.seconds["total"]
+    seconds = {"sampling": sum(stats.seconds[part] for part in ("model", "choose", "render"))}
+    for name in ("open", "tools", "judge"):
+        seconds[name] = sum(env.spent_s[name] for env in envs)
+    return {
+        "student": student.name,
+        "episodes": len(rollouts),
+        "solved": sum(rollout.reward or 0.0 for rollout in rollouts) / len(rollouts),
+        "judged": sum(env.spent_s["judge"] > 0 for env in envs),
+        "turns": stats.num_turns / len(rollouts),
+        "sampled_tokens": stats.num_sampled / len(rollouts),
+        "read_tokens": stats.num_fed / len(rollouts),
+        "wall_s": total / len(rollouts),
+        "shares": {name: spent / total for name, spent in seconds.items()},
+    }
+
+
 def play_tasks(folder: Path, count: int, *, clock: Callable[[], float]) -> dict[str, Any]:
     """Solve some tasks of a folder, spread over it, and do nothing on the same."""
     with PlayableTasks(folder) as playable:
@@ -200,6 +253,16 @@ def render(results: dict[str, Any]) -> str:
             f" {played['idle']:.0%}. An episode (read, edit, tests, done, judge) took"
             f" {played['cpu_s']:.2f} CPU s, {played['per_cpu_minute']:.0f} a CPU-minute: {shares}.",
         ]
+    if sampled := results.get("sampled"):
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in sampled["shares"].items())
+        lines += [
+            "",
+            f"{sampled['episodes']} of these tasks, each message sampled by {sampled['student']} on"
+            f" one core, one episode after the other: {sampled['turns']:.1f} messages,"
+            f" {sampled['read_tokens']:.0f} tokens read and {sampled['sampled_tokens']:.0f} sampled"
+            f" an episode, {sampled['judged']} came to an end and were judged,"
+            f" {sampled['solved']:.0%} earned; {sampled['wall_s']:.0f} s an episode: {shares}.",
+        ]
     return "\n".join(lines)
 
 
@@ -209,6 +272,9 @@ def main() -> int:
     parser.add_argument("--tasks", type=Path)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--openings", type=int, default=30)
+    parser.add_argument("--student", type=Path)
+    parser.add_argument("--template", default="chatml-tools")
+    parser.add_argument("--sampled", type=int, default=12)
     options = parser.parse_args()
     with cpu_clock() as clock:  # before the launcher of the rooms starts, which then is in it
         results: dict[str, Any] = {"opening": time_opening(options.openings)}
@@ -216,6 +282,11 @@ def main() -> int:
             played = play_tasks(options.tasks, options.count, clock=clock)
             results["episodes"] = played
             print(json.dumps(played, indent=1))
+    if options.tasks is not None and options.student is not None:
+        results["sampled"] = play_sampled(
+            options.tasks, options.sampled, student=options.student, template=options.template
+        )
+        print(json.dumps(results["sampled"], indent=1))
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
