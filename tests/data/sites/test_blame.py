@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session, Turn
@@ -9,6 +13,8 @@ from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.blame import check_of, findings
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
+TRACEBACKS = Path(__file__).parent / "tracebacks"
+"""What pytest 9, unittest and python 3.11 said of one fault in line 9 of price.txt."""
 CHECK = "golangci-lint run ./..."
 RED = "Exit code 1\n{}:{}:2: Error return value is not checked (errcheck)\n1 issues"
 
@@ -155,3 +161,46 @@ def test_findings_of_taste_are_a_rule_of_their_own_and_type_errors_are_read() ->
         results(("t1", "cli/a.go(1,2): error TS2322: Type 'a' is not assignable", False)),
     )
     assert {(s.call_id, s.rule) for s in blamed(log)} == {("x", "blame_style"), ("w", "blame_line")}
+
+
+@pytest.mark.parametrize(
+    ("output", "command"),
+    [
+        ("pytest_short", "python -m pytest -q --tb=short"),
+        ("pytest_long", "python -m pytest -q"),
+        ("pytest_line", "python -m pytest -q --tb=line"),
+        ("unittest", "python -m unittest"),
+    ],
+)
+def test_a_frame_of_a_traceback_gets_its_error_and_a_hint_of_its_kind(
+    output: str, command: str
+) -> None:
+    new = (TRACEBACKS / "price.txt").read_text("utf-8")
+    old = new.replace("item.count", 'item["count"]')
+    seen = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(old.splitlines(), 1))
+    log = session(
+        human("go"),
+        calls(("w", "Read", {"file_path": "/w/shop/price.py"})),
+        results(("w", seen, False)),
+        *edit("bad", "/w/shop/price.py", old.splitlines()[-1], new.splitlines()[-1]),
+        calls(bash("r1", command)),
+        failed("r1", (TRACEBACKS / f"{output}.txt").read_text("utf-8")),
+    )
+    (site,) = blamed(log, train_kinds=("broke_check",), min_confidence=0.5)
+    assert site.call_id == "bad" and "price.py" in site.detail and "AttributeError" in site.detail
+    (hint,) = write_hints(log, [site], settings=HintsSettings()).hints
+    assert hint.text == (
+        "Look through the new lines before you write them: they hold a field, method or attribute"
+        " that does not exist."
+    )
+
+
+def test_each_traceback_ends_with_its_own_error() -> None:
+    frame = 'Traceback (most recent call last):\n  File "/w/{}.py", line 3, in f\n    g()\n{}'
+    text = "\n".join(
+        frame.format(name, error) for name, error in (("a", ""), ("b", "shop.errors.BadError: 1"))
+    )
+    assert [(f.path, f.error) for f in findings(text, is_test=False)] == [
+        ("/w/a.py", ""),
+        ("/w/b.py", "shop.errors.BadError: 1"),
+    ]

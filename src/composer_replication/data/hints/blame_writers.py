@@ -36,6 +36,16 @@ _FAULTS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("code that does not parse", r"syntax error|SyntaxError|IndentationError|expected '"),
         ("a value that stands there several times", r"goconst|duplicate|\bdupl\b"),
         ("cases that a switch leaves out", r"missing cases|exhaustive"),
+        (
+            "a variable that is read before it is set",
+            r"UnboundLocalError|used before assignment|possibly unbound",
+        ),
+        ("an import that is not found", r"ImportError|ModuleNotFoundError|cannot find module"),
+        ("a key or an index that is not there", r"\bKeyError\b|\bIndexError\b|out of range"),
+        ("a value that a function does not take", r"\bValueError\b"),
+        ("a file that is not there", r"FileNotFoundError|\bENOENT\b"),
+        ("a recursion that does not end", r"RecursionError|stack overflow"),
+        ("an assertion in the code that does not hold", r"\bAssertionError\b|(?:^| )assert "),
     )
 )
 

@@ -53,12 +53,23 @@ _IS_STYLE = re.compile(
 """Findings about how code is written: a formatter or a rule of taste decides, and no mistake."""
 
 
+_RAISED = re.compile(
+    r"^(?:E\s+)?(?P<error>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b.*|assert .*)"
+)
+"""The last line of a Python traceback, as the interpreter and as pytest write it."""
+_FRAME = re.compile(r"(?:\", line \d+|\.py:\d+:(?: in \S+)?\s*$)")
+_TRACEBACK_BEGINS = re.compile(r"^(?:Traceback \(most recent|_{3,} |={3,} )")
+
+
 class CheckFinding(NamedTuple):
-    """A place that a failed check names, e.g. CheckFinding("a.py", 12, "a.py:12: E501 ...")."""
+    """A place that a failed check names, e.g. CheckFinding("a.py", 12, "a.py:12: E501 ..."); a
+    frame of a traceback holds no more than its place, so `error` is what the traceback ends with.
+    """
 
     path: str
     line: int
     text: str
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -157,7 +168,8 @@ def blame(session: Session) -> Iterator[Site]:
     for suspect in blamer.suspects.values():
         rule = FIXED if suspect.fixed else ALONE
         rule = STYLE if _IS_STYLE.search(suspect.finding.text) else rule
-        verdict = Verdict(category="blamed", kind="broke_check", detail=quote(suspect.finding.text))
+        detail = f"{suspect.finding.text} {suspect.finding.error}".strip()
+        verdict = Verdict(category="blamed", kind="broke_check", detail=quote(detail))
         ref = suspect.edit.ref
         site = make_site(session, ref, verdict, detector="blame", evidence=suspect.evidence)
         yield dataclasses.replace(site, rule=rule, confidence=CONFIDENCE_OF[rule])
@@ -170,16 +182,33 @@ def findings(text: str, *, is_test: bool) -> Iterable[CheckFinding]:
     test's own file only what does not compile is a finding.
     """
     places: dict[tuple[str, int], CheckFinding] = {}
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
         for match in _FINDING.finditer(line):
             number = int(match["a"] or match["b"] or match["c"])
             is_expectation = _TEST_FILE.search(posixpath.basename(match["path"]))
             if is_test and is_expectation and not _COMPILES_NOT.search(line):
                 continue
             if 0 < number < 100_000 and len(places) < MAX_FINDINGS:
-                finding = CheckFinding(match["path"], number, line.strip())
+                error = _raised_below(lines[index + 1 :]) if _FRAME.search(line) else ""
+                finding = CheckFinding(match["path"], number, line.strip(), error)
                 places.setdefault((match["path"], number), finding)
     return places.values()
+
+
+def _raised_below(lines: Iterable[str]) -> str:
+    """The last line of the traceback of which these are the lines below a frame; "" if it is not
+    there.
+
+    >>> _raised_below(["    return a.count", "AttributeError: 'dict' object has no attribute"])
+    "AttributeError: 'dict' object has no attribute"
+    """
+    for line in lines:
+        if match := _RAISED.match(line):
+            return match["error"]
+        if _TRACEBACK_BEGINS.match(line):
+            break
+    return ""
 
 
 def check_of(command: str) -> tuple[str, ...]:
