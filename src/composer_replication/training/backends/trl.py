@@ -18,8 +18,8 @@ losses/.
 
     policy       TRL's loss, for dr_grpo times max_completion_length: summed over tokens and divided
                  by rollouts, as in training/
-    hint         summed over the step's target tokens, divided by their number over all ranks and
-                 accumulation steps
+    hint         the mean over the step's mistaken messages of the mean over their tokens, over
+                 all ranks and accumulation steps; hint_mean="token": over all tokens
     preference   DPO over the pairs of the step, divided by their number; pairs are drawn from
                  `pairs`, as a function of seed and step
 
