@@ -93,6 +93,10 @@ def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
     )
 
 
+MOST_HELD_OUT = 0.5
+"""A fraction above this is the last remedy."""
+
+
 def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
     """Settings that would hold something out."""
     smallest = next(iter(possible_fractions(units)), None)
@@ -101,7 +105,10 @@ def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
         if smallest is not None
         else []
     )
-    remedies += ['set held_out.by = "session"'] if settings.by == "repository" else []
+    by_session = ['set held_out.by = "session"'] if settings.by == "repository" else []
+    # such a fraction of few repositories would keep next to nothing to train on
+    too_much = smallest is not None and smallest > MOST_HELD_OUT
+    remedies = [*by_session, *remedies] if too_much else [*remedies, *by_session]
     return " or ".join(
         [*remedies, "set held_out.fraction = 0 and do without an evaluation on logs"]
     )

@@ -80,9 +80,10 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
                 if pair["low"] is None
                 else f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
             )
-            detectable = (
-                "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
-            )
+            detectable = ""
+            if pair["detectable"] is not None:
+                shows = f"{pair['detectable']:.2f}" if pair["detectable"] < 1 else "none"
+                detectable = f", could show {shows}"
             job.screen.line(
                 f" {pair['metric']}: {pair['a']} - {pair['b']} = {pair['difference']:+.3f}"
                 f" {bounds}{detectable}"

@@ -116,7 +116,7 @@ def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
             signed(p["difference"]),
             "none" if p["low"] is None else f"{signed(p['low'])} to {signed(p['high'])}",
             "none" if p["low"] is None else "no" if p["low"] <= 0 <= p["high"] else "yes",
-            number_or_none(p["detectable"]),
+            number_or_none(p["detectable"]) if (p["detectable"] or 0) < 1 else "none",
         )
         for p in paired
         if p["metric"] in (RECURRENCE, OK)
