@@ -35,7 +35,7 @@ from tests.backends_agents.dropping_relay import DROPPED
 from tests.cli.workspace import recompose
 from tests.serve.clients import event_rows, joined_blocks
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(1800)]
 FAMILY = "chatml-tools"
 CALC = "def add(a, b):\n    return a - b\n"
 TASK, CHECK = "add() in calc.py is wrong. Fix it.", "grep -q 'a + b' calc.py"
