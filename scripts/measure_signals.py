@@ -3,11 +3,14 @@ with 95 % Wilson intervals.
 
     python scripts/fetch_traces.py FOLDER --manifest tests/labels/signals/manifest.json
     python scripts/measure_signals.py FOLDER --half dev [--misses] [--json build/signals.json]
+    python scripts/measure_signals.py FOLDER --half dev --verdicts WORK/site_verdicts.jsonl
     python scripts/measure_signals.py FOLDER --rate
 
 The half "dev" is for whoever changes rules; "unread" is run once, after the rules are frozen. A
 site counts as a mistake only if both readers call it one and its message is one of those that they
-name. `--rate` counts the sites per 100 calls of every session in the folder, which needs no labels.
+name. `--verdicts` scores a reader model (`sites.reader`) beside the rules, on the candidates that
+it was asked about: which messages each calls mistaken, and which both do. `--rate` counts the sites
+per 100 calls of every session in the folder, which needs no labels.
 """
 
 from __future__ import annotations
@@ -21,11 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for scripts.measure_labels
+
+from composer_replication.core.codec import read_verdicts
 from composer_replication.core.config.data_settings import SitesSettings
-from composer_replication.core.site import Site
+from composer_replication.core.site import ReaderVerdict, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
+from composer_replication.data.sites.corrections import READER_ALONE
 from composer_replication.data.sites.find_sites import find_sites
 from scripts.measure_labels import share
 
@@ -226,6 +233,75 @@ def measure(
     }
 
 
+def measure_reader(
+    labelled: Iterable[Candidate],
+    sites_of: Mapping[str, list[Site]],
+    verdicts_of: Mapping[str, list[ReaderVerdict]],
+) -> dict[str, dict[str, Any]]:
+    """Precision and recall of "this message is mistaken" by form, and over all: of the rules alone,
+    of the reader alone and of both, over the candidates that the reader was asked about.
+
+    The rules call each message mistaken at which they have a site, the reader the one that it
+    names. A rule's site counts for both if the reader's verdict on it is "mistake".
+
+    >>> measure_reader([], {}, {})
+    {}
+    """
+    counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for candidate in labelled:
+        verdicts = verdicts_at(candidate, verdicts_of[candidate.id])
+        if not verdicts:
+            continue
+        found = [s for s in matching(candidate, sites_of[candidate.id]) if s.rule != READER_ALONE]
+        agreed = {verdict.candidate for verdict in verdicts if verdict.outcome == "mistake"}
+        said = {
+            "rules": {site.turn for site in found},
+            "reader": {v.named for v in verdicts if v.named is not None},
+            "both": {site.turn for site in found if site.candidate in agreed},
+        }
+        is_mistaken = candidate.is_mistaken()
+        for judge, turns in said.items():
+            right = sum(is_mistaken and candidate.names(turn) for turn in turns)
+            for row in (candidate.form, "all"):
+                counts[row][judge].update(
+                    said=len(turns), right=right, mistake=is_mistaken, found=bool(right)
+                )
+    return {
+        form: {
+            judge: {
+                "precision": share(n["right"], n["said"]),
+                "recall": share(n["found"], n["mistake"]),
+            }
+            for judge, n in by_judge.items()
+        }
+        for form, by_judge in sorted(counts.items())
+    }
+
+
+def verdicts_at(candidate: Candidate, verdicts: Iterable[ReaderVerdict]) -> list[ReaderVerdict]:
+    """The verdicts of the form's kinds at a candidate: the same call, or evidence at its turn."""
+    kinds, _ = FORMS[candidate.form]
+    return [
+        verdict
+        for verdict in verdicts
+        if verdict.kind in kinds
+        and (
+            (candidate.call_id is not None and verdict.call_id == candidate.call_id)
+            or candidate.turn in verdict.evidence
+        )
+    ]
+
+
+def reader_table(measured: Mapping[str, Mapping[str, Any]]) -> str:
+    """The measurement of a reader as lines of text."""
+    lines = [f"{'form, judge':40} {'precision':30} recall"]
+    for form, by_judge in measured.items():
+        for judge, row in by_judge.items():
+            name = f"{form} {judge}"
+            lines.append(f"{name:40} {_text(row['precision']):30} {_text(row['recall'])}")
+    return "\n".join(lines)
+
+
 def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """The measurement as lines of text."""
     lines: list[str] = []
@@ -282,6 +358,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--half", choices=("dev", "unread"), default="dev")
     parser.add_argument("--misses", action="store_true", help="list the disagreements (dev only)")
     parser.add_argument("--rate", action="store_true", help="count sites per 100 calls instead")
+    parser.add_argument("--verdicts", type=Path, help="a reader's site_verdicts.jsonl to score")
     parser.add_argument("--json", type=Path, help="write the numbers there as well")
     options = parser.parse_args(arguments)
     if options.rate:
@@ -298,6 +375,13 @@ def main(arguments: list[str]) -> int:
     lost = sum(candidate.turn < 0 for candidate in labelled)
     print(f"{len(labelled)} candidates of the half {options.half!r}, {lost} not in our sessions")
     print(table(measured))
+    if options.verdicts:
+        by_session: dict[str, list[ReaderVerdict]] = defaultdict(list)
+        for verdict in read_verdicts(options.verdicts):
+            by_session[verdict.session_id].append(verdict)
+        verdicts = {c.id: by_session[sessions[c.session].id] for c in labelled}
+        measured["reader"] = measure_reader(labelled, by_id, verdicts)
+        print(reader_table(measured["reader"]))
     if options.misses and options.half == "dev":
         print("\n".join(disagreements(labelled, by_id)))
     if options.json:

@@ -195,6 +195,45 @@ def test_a_frame_of_a_traceback_gets_its_error_and_a_hint_of_its_kind(
     )
 
 
+@pytest.mark.parametrize(
+    ("program", "returned", "fault"),
+    [
+        ("mypy", "str(sum(prices))", "a value of the wrong type"),
+        (
+            "ruff check",
+            "sum(prices) + shipping",
+            "a name that is not defined or not imported there",
+        ),
+    ],
+)
+def test_the_finding_of_a_checker_gives_a_hint_of_its_kind(
+    program: str, returned: str, fault: str
+) -> None:
+    """What mypy 2.4 and ruff 0.17 said of two lines."""
+    output = (TRACEBACKS / f"{program.split()[0]}.txt").read_text("utf-8")
+    code = f"def total(prices: list[int]) -> int:\n    return {returned}\n"
+    log = session(
+        human("go"),
+        *written("bad", "/w/totals.py", code),
+        calls(bash("r1", f"{program} totals.py")),
+        failed("r1", f"Exit code 1\n{output}"),
+    )
+    (site,) = blamed(log, train_kinds=("broke_check",), min_confidence=0.5)
+    (hint,) = write_hints(log, [site], settings=HintsSettings()).hints
+    assert hint.text == f"Look through the new lines before you write them: they hold {fault}."
+
+
+def test_a_finding_of_taste_is_one_where_ruff_writes_its_rule_above_the_place() -> None:
+    text = "E501 Line too long (120 > 100)\n --> totals.py:2:101\n  |\nFound 1 error."
+    log = session(
+        human("go"),
+        *written("bad", "/w/totals.py", "one\ntwo\n"),
+        calls(bash("r1", "ruff check totals.py")),
+        failed("r1", f"Exit code 1\n{text}"),
+    )
+    assert [site.rule for site in blamed(log)] == ["blame_style"]
+
+
 def test_each_traceback_ends_with_its_own_error() -> None:
     frame = 'Traceback (most recent call last):\n  File "/w/{}.py", line 3, in f\n    g()\n{}'
     text = "\n".join(

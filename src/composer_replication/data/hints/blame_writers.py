@@ -26,7 +26,8 @@ _FAULTS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("a call with too many or too few arguments", r"(?:many|enough) arguments|positional argu"),
         (
             "a value of the wrong type",
-            r"cannot use .* as|TypeError|is not assignable|incompatible type|mismatched types",
+            r"cannot use .* as|TypeError|is not assignable|incompatible (?:return value )?type"
+            r"|mismatched types",
         ),
         (
             "an error that is ignored, or returned as it came",

@@ -58,6 +58,8 @@ _RAISED = re.compile(
 )
 """The last line of a Python traceback, as the interpreter and as pytest write it."""
 _FRAME = re.compile(r"(?:\", line \d+|\.py:\d+:(?: in \S+)?\s*$)")
+_PLACE_ALONE = re.compile(r"^\s*--> ")
+"""The place of a finding that stands in the line above, as ruff writes it."""
 _TRACEBACK_BEGINS = re.compile(r"^(?:Traceback \(most recent|_{3,} |={3,} )")
 
 
@@ -191,7 +193,9 @@ def findings(text: str, *, is_test: bool) -> Iterable[CheckFinding]:
                 continue
             if 0 < number < 100_000 and len(places) < MAX_FINDINGS:
                 error = _raised_below(lines[index + 1 :]) if _FRAME.search(line) else ""
-                finding = CheckFinding(match["path"], number, line.strip(), error)
+                above = lines[index - 1].strip() if index and _PLACE_ALONE.match(line) else ""
+                said = f"{above} {line.strip()}".strip()
+                finding = CheckFinding(match["path"], number, said, error)
                 places.setdefault((match["path"], number), finding)
     return places.values()
 
