@@ -57,6 +57,9 @@ logs = ["logs"]
 train_kinds = [{kinds}]
 min_confidence = 0.3       # the workshop's detectors are right by construction
 
+[hints]
+writers = {{ taken_back = "taken_back_later" }}   # by default a hint only for a person's words
+
 [build]
 max_tokens = 1024
 

@@ -29,6 +29,7 @@ from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 TRAINED = SitesSettings(train_kinds=KINDS, min_confidence=0.3)
+WRITERS = HintsSettings(writers={"taken_back": "taken_back_later"})
 RULES: dict[Kind, str] = {
     "user_rejected": "rejected_prohibition",
     "user_corrected": "corrected_last",
@@ -60,7 +61,7 @@ def renderer() -> Renderer:
 
 
 def hints_of(session: Session, sites: list[Site]) -> list[Hint]:
-    report = write_hints(session, sites, settings=HintsSettings())
+    report = write_hints(session, sites, settings=WRITERS)
     assert not report.refused and not report.without
     return list(report.hints)
 

@@ -80,6 +80,29 @@ def test_one_command_without_any_setting_says_it_in_five_lines(machine: Path) ->
     )
 
 
+def test_after_an_audit_show_and_forget_find_its_store(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    shown = recompose("show", "site", "s001", cwd=here(machine))
+    assert shown.code == 0 and "that of `recompose audit`" in shown.out
+    assert shown.out.count("old_string") and "no sites.jsonl" not in shown.err
+    held = {session.id for session in read_sessions(store(machine) / "sessions.jsonl")}
+    name = sorted(held)[0]
+    assert recompose("ingest", "--forget", name, "--yes", cwd=here(machine)).code == 2
+    gone = recompose("ingest", "--forget", name, cwd=here(machine))
+    assert gone.code == 0, gone.err
+    kept = {session.id for session in read_sessions(store(machine) / "sessions.jsonl")}
+    assert kept == held - {name} and list(here(machine).iterdir()) == []
+    assert recompose("audit", cwd=here(machine)).code == 0
+    assert {s.id for s in read_sessions(store(machine) / "sessions.jsonl")} == kept
+
+
+def test_a_work_folder_here_comes_before_the_audit_s_store(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    (here(machine) / "recompose").mkdir()
+    shown = recompose("show", "site", "s001", cwd=here(machine))
+    assert shown.code == 1 and "no sites.jsonl" in shown.err
+
+
 def test_a_rule_is_offered_with_its_evidence_and_nothing_is_applied(machine: Path) -> None:
     (machine / ".claude" / "CLAUDE.md").write_text("# mine\n", "utf-8")
     result = recompose("audit", cwd=here(machine))
@@ -115,6 +138,18 @@ def test_a_mistake_of_the_past_gets_no_rule(tmp_path: Path) -> None:
     value = recompose("audit", "logs", "-o", "work", "--json", cwd=tmp_path).value
     assert value["rules"] == []
     assert value["unsupported"][0]["why"] == "not made again in the later half of the time"
+
+
+def test_one_old_session_spoils_neither_the_trend_nor_the_savings(tmp_path: Path) -> None:
+    weeks = [f"2026-{month:02}-{day:02}" for month in (9, 10) for day in (1, 6, 11, 16, 21)]
+    sessions_on(tuple(weeks), to=tmp_path / "logs")
+    sessions_on(("2025-09-01",), to=tmp_path / "more")
+    value = recompose("audit", "logs", "-o", "one", "--json", cwd=tmp_path).value
+    with_old = recompose("audit", "logs", "more", "-o", "two", "--json", cwd=tmp_path).value
+    assert value["change"]["verdict"] == with_old["change"]["verdict"] == "unclear"
+    (rule,), (same,) = value["rules"], with_old["rules"]
+    saved = [r["saving"]["new_tokens"] / r["failures"] for r in (rule, same)]
+    assert saved[1] > 0.8 * saved[0] > 0
 
 
 def test_what_people_stopped_is_counted_once_and_in_their_words(tmp_path: Path) -> None:

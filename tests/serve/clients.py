@@ -79,7 +79,11 @@ def events(url: str, body: Any, **headers: str) -> list[tuple[str, Any]]:
         headers={"Content-Type": "application/json", **headers},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read().decode()
+        return event_rows(answer.read().decode())
+
+
+def event_rows(text: str) -> list[tuple[str, Any]]:
+    """Names and data of the server-sent events of a text."""
     rows = []
     for part in text.split("\n\n"):
         lines = [line for line in part.split("\n") if line and not line.startswith(":")]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import webbrowser
-from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +12,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from composer_replication.cli.audit_reading import read_into_store
+from composer_replication.cli.audit_store import data_folder, open_store
 from composer_replication.cli.audit_text import audit_json, print_log_audit
-from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
 from composer_replication.cli.sites import write_sites
@@ -53,7 +52,7 @@ def audit_command(
         Count sessions whose repository or folder has this in its name.
     """
     first_day = day_of_since(since, today=datetime.now(UTC).date())
-    job = _audit_job(common)
+    job = open_store(common, uses=("scanner", "detectors"))
     read = read_into_store(job, [str(p) for p in paths] or list(job.config.ingest.logs))
     if job.dry_run:
         return job.finish(read, wrote=[job.sessions, job.sites, job.work / PAGE])
@@ -93,31 +92,10 @@ def _write(job: Job, view: AuditView) -> list[Path]:
     return [job.work / PAGE, *([job.work / RULES] if rules else [])]
 
 
-def _audit_job(common: Common) -> Job:
-    """The job, in the user's data folder unless a flag, a settings file or a work folder here says
-    otherwise: the audit is of all projects, wherever it is called."""
-    job = open_job(common, writes=False)
-    is_named = common.out is not None or job.loaded.sources or "work-dir" in dotted_settings()
-    if not is_named and not (job.work / "sessions.jsonl").exists():
-        common = replace(common, out=data_folder(os.environ))
-    return open_job(common, uses=("scanner", "detectors"))
-
-
 def _again(job: Job) -> str:
     """The command for the same audit; the data folder needs no flag."""
     is_default = job.common.out == data_folder(os.environ)
     return "recompose audit" if is_default else job.command("audit")
-
-
-def data_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of the audit's store: $XDG_DATA_HOME/recompose, on Windows %LOCALAPPDATA%.
-
-    >>> data_folder({"XDG_DATA_HOME": "/home/me/.data"}).as_posix()
-    '/home/me/.data/recompose'
-    """
-    if base := environ.get("XDG_DATA_HOME") or environ.get("LOCALAPPDATA"):
-        return Path(base) / "recompose"
-    return Path(environ.get("HOME") or Path.home()) / ".local" / "share" / "recompose"
 
 
 def day_of_since(since: str, *, today: date) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
 from composer_replication.cli.ingest_logs import ingest_logs
 from composer_replication.cli.ingest_store import RECORD
@@ -51,8 +52,9 @@ def ingest_command(
     recall
         Let later ingests take in again what was forgotten; may be repeated.
     """
-    job = open_job(common, uses=("scanner",))
-    if forget or recall:
+    changes = bool(forget or recall)
+    job = (open_where_sessions_are if changes else open_job)(common, uses=("scanner",))
+    if changes:
         if paths or yes:
             raise UsageError(
                 "--forget and --recall read no logs", fix="leave the paths out; ingest afterwards"

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
+from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import (
     find_index,
     iter_sessions,
@@ -56,7 +57,7 @@ def show_command(
     """
     if before < 0 or after < 0:
         raise UsageError("--before and --after count turns", fix="give 0 or more")
-    job = open_job(common, writes=False)
+    job = open_where_sessions_are(common, writes=False)
     if noun == "example":
         return show_example(job, id, full=full)
     if noun == "pair":

@@ -98,8 +98,9 @@ class AuditRule:
     """A line for the agent's instructions, with the evidence for it.
 
     `place` is the repository whose failures these mostly are, "" for all. `saving` is what the
-    failures cost in 30 days: the most that following the rule could save; `upkeep_usd` is what
-    the rule costs in 30 days as a part of every prompt, read from the cache.
+    failures cost in 30 days of weeks with sessions: the most that following the rule could save;
+    `upkeep_usd` is what the rule costs in as many days as a part of every prompt, read from the
+    cache.
     """
 
     kind: str
@@ -171,8 +172,8 @@ def _rule_for(kind: str, group: GroupCounts, counts: AuditCounts) -> AuditRule |
         programs=", ".join(f"`{name}`" for name in programs),
         tools=", ".join(name for name, _ in tools.most_common(3)),
     )
-    times = [time for time in counts.times.values() if time]
-    months = max(1.0, (max(times) - min(times)) / 86400 / MONTH_DAYS) if times else 1.0
+    # weeks in which nobody worked would make every failure cheap
+    months = max(1.0, 7 * len(counts.weeks) / MONTH_DAYS)
     place, failures = counts.homes_of[kind].most_common(1)[0]
     is_local = len(counts.repositories) > 1 and failures >= SCOPE_SHARE * group.mistakes
     return AuditRule(

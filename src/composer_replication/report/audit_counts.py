@@ -81,6 +81,7 @@ class AuditCounts:
     site_spend: dict[str, Spend] = field(default_factory=dict)
     site_days: dict[str, str] = field(default_factory=dict)
     stopped: list[StoppedMessage] = field(default_factory=list)
+    stopped_calls: Counter[str] = field(default_factory=Counter)
 
     def add(self, session: Session, sites: Sequence[Site]) -> None:
         """Count one session with its sites."""
@@ -168,10 +169,12 @@ class AuditCounts:
     ) -> None:
         """Count each message that a person refused or cut off once."""
         by_turn: dict[int, StoppedMessage] = {}
+        stopped_calls: Counter[int] = Counter()
         for site in sites:
             if site.category not in ("rejected", "interrupted"):
                 continue
             words = site.detail if site.rule else ""
+            stopped_calls[site.turn] += 1
             if site.turn not in by_turn or (words and not by_turn[site.turn].words):
                 by_turn[site.turn] = StoppedMessage(
                     category=site.category,
@@ -191,6 +194,7 @@ class AuditCounts:
                     spend=spends.get(index, NOTHING),
                 )
         self.stopped += by_turn.values()
+        self.stopped_calls.update(by_turn[turn].category for turn in stopped_calls.elements())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

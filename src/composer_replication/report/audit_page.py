@@ -64,7 +64,7 @@ def _draw(
             "Where it goes wrong",
             _where(work, limits) if view is None else where_section(view, limits),
         ),
-        ("apart", "Not mistakes of the model", _apart(work, limits)),
+        ("apart", "Not counted as mistakes", _apart(work, limits)),
         *(
             [("reader", "What a reader model says of them", reader_section(work["reader"]))]
             if work["reader"]
@@ -294,7 +294,12 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
         ("why", "why it is kept apart"),
     )
     return join(
-        el("p", "These look like errors in a log. None of them is trained on by default."),
+        el(
+            "p",
+            "What looks like an error in a log and is none, and what a person or a check said"
+            " against a message: such words are too often about something else to count them. None"
+            " of it is trained on by default.",
+        ),
         bar_table(
             [
                 {**row, "title": site_link(kind_title(row["kind"]), kind=row["kind"])}

@@ -111,13 +111,13 @@ def _costliest(view: AuditView) -> str:
 def change_sentence(change: RateChange) -> str:
     """Whether mistakes became fewer, with both rates, or why nobody can say."""
     rates = (
-        f"{change.earlier.value:.1f} per 100 calls in the earlier half of the time,"
+        f"{change.earlier.value:.1f} per 100 calls in the earlier half of the sessions,"
         f" {change.later.value:.1f} in the later"
     )
     if change.verdict == "too short":
         return (
             "Better or worse? Too short to say: it takes a week and"
-            f" {MIN_SESSIONS} sessions with tool calls in each half of the time."
+            f" {MIN_SESSIONS} sessions with tool calls in each half."
         )
     if change.verdict == "unclear":
         return f"Better or worse? Not shown: {rates}; the difference may be chance."
@@ -128,16 +128,15 @@ def _stopped(rows: Sequence[StoppedRow]) -> str:
     if not rows:
         return "People refused no call and stopped no message."
     parts = {"rejected": "refused {} calls", "interrupted": "cut off {} messages"}
-    acts = " and ".join(
-        parts[row.category].format(row.count)
-        if row.count != 1
-        else parts[row.category].format("one")[:-1]
-        for row in rows
-    )
+    acts = " and ".join(_counted(parts[row.category], row.number) for row in rows)
     spent = usd_text(sum(row.spend.usd for row in rows))
     words = sum(len(row.words) for row in rows)
     why = f"; {plural(words, 'time')} they said why" if words else ""
     return f"People {acts} ({spent}){why}."
+
+
+def _counted(act: str, count: int) -> str:
+    return act.format("one")[:-1] if count == 1 else act.format(count)
 
 
 def row_text(row: AuditRow) -> str:
@@ -149,7 +148,7 @@ def row_text(row: AuditRow) -> str:
 def saving_text(rule: AuditRule) -> str:
     """What a rule may save in 30 days, and where it belongs."""
     place = f"; mostly in {rule.place}" if rule.place else ""
-    return f"{rule.support}{place}; at most {spend_text(rule.saving)} in 30 days"
+    return f"{rule.support}{place}; at most {spend_text(rule.saving)} in 30 days of use"
 
 
 def rules_markdown(view: AuditView) -> str:

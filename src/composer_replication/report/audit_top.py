@@ -125,7 +125,11 @@ def _stopped(row: StoppedRow, limits: PageLimits) -> Html:
     tools = f": {listed_counts(list(row.tools), most=6)}" if row.tools else ""
     return el(
         "div",
-        el("h3", STOPPED_TITLES.get(row.category, row.category), f" ({row.count})"),
+        el(
+            "h3",
+            STOPPED_TITLES.get(row.category, row.category),
+            f" ({row.number})",
+        ),
         el(
             "p",
             f"In {plural(row.sessions, 'session')}{tools}. {spend_text(row.spend)}. ",

@@ -66,14 +66,21 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRow:
-    """What people refused ("rejected") or cut off ("interrupted"), with their words by site."""
+    """Messages that people refused ("rejected") or cut off ("interrupted"), the calls in them that
+    were refused or cut off, and what was said, by site."""
 
     category: str
     count: int
+    calls: int
     sessions: int
     spend: Spend
     tools: tuple[tuple[str, int], ...]
     words: tuple[tuple[str, str], ...]
+
+    @property
+    def number(self) -> int:
+        """The calls refused, or the messages cut off."""
+        return self.calls if self.category == "rejected" else self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +249,7 @@ def _stopped(counts: AuditCounts) -> tuple[StoppedRow, ...]:
                 StoppedRow(
                     category=category,
                     count=len(messages),
+                    calls=counts.stopped_calls[category],
                     sessions=len({m.session for m in messages}),
                     spend=sum((m.spend for m in messages), start=NOTHING),
                     tools=tuple(Counter(m.tool for m in messages if m.tool).most_common()),

@@ -108,6 +108,7 @@ def site_chain(
     skipped: Mapping[str, int],
     held_out: frozenset[str],
     views: int | None,
+    hints_written: bool = True,
 ) -> list[dict[str, Any]]:
     """Sites -> mistakes -> mistakes with a hint -> hint targets in the examples."""
     other_categories = Counter(site.category for site in sites if not site.is_target)
@@ -124,7 +125,13 @@ def site_chain(
         funnel_stage(
             "with a hint",
             len(hinted),
-            [("no_hint", len(targets) - len(hinted), REASONS["hint/no_hint"])],
+            [
+                (
+                    "no_hint",
+                    len(targets) - len(hinted),
+                    REASONS["hint/no_hint"] if hints_written else "`recompose hints` has not run",
+                )
+            ],
             before=len(targets),
         ),
     ]

@@ -70,7 +70,8 @@ def _standard_error(used: Sequence[SessionCounts]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateChange:
-    """The rate of the earlier and of the later half of the time, and what their difference says."""
+    """The rate of the earlier and of the later half of the sessions, and what their difference
+    says."""
 
     earlier: Rate
     later: Rate
@@ -78,20 +79,21 @@ class RateChange:
 
 
 def rate_change(dated: Sequence[tuple[float, SessionCounts]]) -> RateChange:
-    """Compare the sessions of the earlier half of the time with those of the later half.
+    """Compare the earlier half of the sessions with the later half; a single old session would
+    leave halves of the time without any.
 
     `dated` are (time, counts) of each session. "better" and "worse" need an interval of the
     difference that excludes zero. "too short": less than a week in all, or fewer than MIN_SESSIONS
     sessions with calls in a half.
     """
-    times = [time for time, (_, calls) in dated if calls]
-    middle = (min(times) + max(times)) / 2 if times else 0.0
+    times = sorted(time for time, (_, calls) in dated if calls)
+    middle = times[(len(times) - 1) // 2] if times else 0.0
     halves = (
         [counts for time, counts in dated if time <= middle],
         [counts for time, counts in dated if time > middle],
     )
     earlier, later = (rate_of(half) for half in halves)
-    is_short = not times or max(times) - min(times) < 7 * 86400
+    is_short = not times or times[-1] - times[0] < 7 * 86400
     if is_short or earlier.low is None or later.low is None:
         return RateChange(earlier=earlier, later=later, verdict="too short")
     error = math.hypot(*(_standard_error([c for c in half if c[1]]) for half in halves))

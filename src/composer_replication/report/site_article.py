@@ -109,7 +109,7 @@ def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
     if place == MISTAKE:
         head += [" ", el("strong", "the mistaken message")]
     if place == APART:
-        head += [" ", el("strong", "not a mistake of the model, not trained on by default")]
+        head += [" ", el("strong", "not counted as a mistake, not trained on by default")]
     if place in (EVIDENCE, LATER):
         head += [
             " ",

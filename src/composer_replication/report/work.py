@@ -86,6 +86,7 @@ def work_view(work: Path, *, first: Sequence[str] = ()) -> dict[str, Any]:
             else _read(read_hints, hints_file, verb="hints", needed=False)
         )
     }
+    hints_written = hints_file.exists() and "hints.jsonl" not in stale
     built = "examples" not in stale
     skipped, held_out = (
         read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
@@ -150,7 +151,7 @@ def work_view(work: Path, *, first: Sequence[str] = ()) -> dict[str, Any]:
         "mistakes": sum(site.is_target for site in sites),
         "mistaken_sessions": len({site.session_id for site in sites if site.is_target}),
         "hints": len(hints),
-        "hints_written": hints_file.exists() and "hints.jsonl" not in stale,
+        "hints_written": hints_written,
         "stale": [artefact.message for artefact in stale.values()],
         "built": meta is not None,
         "audit": (
@@ -163,7 +164,12 @@ def work_view(work: Path, *, first: Sequence[str] = ()) -> dict[str, Any]:
         "chains": {
             "files": file_chain(ingest, sessions=logs.sessions),
             "sites": site_chain(
-                sites, hints, skipped=skipped, held_out=held_out, views=views if meta else None
+                sites,
+                hints,
+                skipped=skipped,
+                held_out=held_out,
+                views=views if meta else None,
+                hints_written=hints_written,
             ),
             "messages": messages if meta else [],
             "preference": preference,

@@ -267,6 +267,50 @@ def test_real_logs_give_the_counts_of_an_independent_reader(name: str, others_di
     assert {c: [s[1] for s in sites].count(c) for c in {s[1] for s in sites}} == categories
 
 
+# File -> messages of the model, those with a usage, output, read from and written to the cache, $.
+# Summed from the raw records with a few lines of Python and jq.
+USAGE = {
+    "atif_openhands.json": (2, 2, 80, 0, 0, 0.0014),
+    "atif_terminus2.json": (3, 3, 160, 0, 0, 0.0072),
+    "codex_rollout_communique.jsonl": (13, 13, 3445, 275_840, 0, 0.0),
+    "gemini_cli_ab-2b9748b105-0.json": (11, 10, 1812, 113_854, 0, 0.0),
+    "openhands_basic_events.json": (2, 2, 1312, 3482, 4640, 0.0),
+    "pi_before-compaction.jsonl": (471, 471, 187_895, 54_693_675, 1_685_320, 42.5959),
+    "pi_large-session.jsonl": (439, 439, 83_156, 43_229_469, 4_296_232, 30.3302),
+}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", USAGE)
+def test_real_logs_give_the_tokens_and_dollars_that_they_report(
+    name: str, others_dir: Path
+) -> None:
+    turns = [
+        turn
+        for result in read_all(others_dir / name)
+        for session in result.sessions
+        for turn in session.turns
+        if turn.role == "assistant"
+    ]
+    reported = [turn.usage for turn in turns if turn.usage is not None]
+    assert USAGE[name] == (
+        len(turns),
+        len(reported),
+        sum(usage.output_tokens for usage in reported),
+        sum(usage.cached_tokens for usage in reported),
+        sum(usage.cache_write_tokens for usage in reported),
+        round(sum(usage.usd or 0.0 for usage in reported), 4),
+    )
+    assert all(t.context_tokens >= t.usage.cached_tokens for t in turns if t.usage is not None)
+
+
+def test_steps_of_opencode_and_pi_report_their_own_usage() -> None:
+    for name, expected in {"opencode.json": (5, 45, 4500), "pi.jsonl": (3, 27, 2700)}.items():
+        usages = [turn.usage for turn in only_session(name).turns if turn.usage is not None]
+        sums = (sum(u.output_tokens for u in usages), sum(u.cached_tokens for u in usages))
+        assert (len(usages), *sums) == expected
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_content_decides_what_a_file_is_and_never_its_name(name: str, tmp_path: Path) -> None:
     shutil.copy(LOGS / name, tmp_path / "renamed.jsonl")

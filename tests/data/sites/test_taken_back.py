@@ -109,18 +109,49 @@ def test_a_person_who_says_that_they_undid_it() -> None:
     assert undone(later) == []
 
 
-def test_the_hint_says_what_was_taken_back_and_the_persons_reason() -> None:
-    settings = {"train_kinds": ("taken_back",), "min_confidence": 0.4}
-    log = edited(*edit("u", NEW, OLD))
-    (hint,) = write_hints(log, undone(log, **settings), settings=HintsSettings()).hints
-    assert hint.text == (
-        "Leave a.py as it is in the lines that this step is about to change: this was taken back."
-    )
+TRAINED = {"train_kinds": ("taken_back",), "min_confidence": 0.4}
+PLAIN = "Leave a.py as it is in the lines that this step is about to change: this was taken back."
+
+
+def hint_for(log: Session, **settings: object) -> str:
+    """The text of the hint for the edit `e`; "" if it has none."""
+    site = next(site for site in undone(log, **TRAINED) if site.call_id == "e")
+    report = write_hints(log, [site], settings=HintsSettings.model_validate(settings))
+    assert report.without == ({} if report.hints else {"taken_back": 1})
+    return report.hints[0].text if report.hints else ""
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        edit("u", NEW, OLD),
+        ran("u", "git checkout -- cli/a.py"),
+        (human("now the docs"), *edit("u", NEW, OLD)),
+        (calls("Done."), human("I've reverted your last changes.")),
+        (
+            calls("Done."),
+            human("I've reverted your changes: only the tests"),
+            *edit("again", OLD, NEW),
+        ),
+    ],
+)
+def test_an_edit_that_nobody_gave_a_reason_against_gets_no_hint(after: tuple[Turn, ...]) -> None:
+    assert hint_for(edited(*after)) == ""
+
+
+def test_the_hint_holds_what_the_person_said_of_the_edit() -> None:
     asked = edited(human("no, I said that the server is slow"), *edit("u", NEW, OLD))
-    (site,) = undone(asked, **settings)
-    assert (site.rule, site.evidence) == ("undone_asked", (3, 5))
-    (hint,) = write_hints(asked, [site], settings=HintsSettings()).hints
-    assert hint.text.endswith("The user, on that: the user said that the server is slow")
+    assert [site.evidence for site in undone(asked)] == [(3, 5)]
+    said = "The user, on that: the user said that the server is slow"
+    assert hint_for(asked).endswith(said)
+    other = edit("again", OLD, NEW, "/w/web/a.py")
+    assert hint_for(edited(*asked.turns[3:], *other)).endswith(said)
+    assert hint_for(edited(*asked.turns[3:], *edit("again", OLD, NEW))) == ""
+
+
+def test_the_writer_that_names_every_undo_can_be_chosen() -> None:
+    log = edited(*edit("u", NEW, OLD))
+    assert hint_for(log, writers={"taken_back": "taken_back_later"}) == PLAIN
 
 
 def test_the_paths_of_a_git_command() -> None:

@@ -15,7 +15,12 @@ from composer_replication.data.hints.context import SiteContext, json_scalars
 from composer_replication.data.hints.leak import Occurrences, names, passages
 from composer_replication.data.hints.templates import fill
 from composer_replication.data.sites.file_lines import path_in_call
-from composer_replication.data.sites.persons_words import spoken_in_result, typed_words
+from composer_replication.data.sites.persons_words import (
+    spoken_in_result,
+    typed_words,
+    words_beside_undo,
+)
+from composer_replication.data.sites.taken_back import made_again
 
 PERSON, ANSWER = "later:person", "later:answer"
 MAX_WORDS = 40
@@ -47,6 +52,15 @@ def persons_words(context: SiteContext) -> str | None:
     """Tell what the person said about this message; None if they typed nothing that can be used."""
     words = third_person(typed_words(words_at(context)))
     return fill("persons_words", words=words) if len(words.split()) > 1 or len(words) > 8 else None
+
+
+def taken_back_words(context: SiteContext) -> str | None:
+    """Tell that an edit was taken back and what the person said of it; None where nobody said why,
+    or where the same lines were written again later: then the undo does not speak against them."""
+    reason = third_person(words_beside_undo(words_at(context)))
+    if len(reason.split()) < 2 or made_again(context.session, context.site):
+        return None
+    return taken_back_later(context)
 
 
 def taken_back_later(context: SiteContext) -> str | None:

@@ -27,6 +27,7 @@ from composer_replication.data.hints.persons_writers import (
     PERSON,
     persons_words,
     taken_back_later,
+    taken_back_words,
 )
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.shell_writers import (
@@ -222,7 +223,7 @@ WRITERS: dict[str, Writer] = {
     "user_rejected": persons_words,
     "user_interrupted": persons_words,
     "user_corrected": persons_words,
-    "taken_back": taken_back_later,
+    "taken_back": taken_back_words,
     "wasted_call": repeated_call,
 }
 """Kind of mistake -> its writer. A kind that is not here gets a hint only from the user's rules."""
@@ -242,6 +243,7 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     is_directory: ("kind", "call"),
     repeated_call: ("kind", "call"),
     persons_words: ("kind", PERSON),
+    taken_back_words: ("kind", "call", PERSON),
     taken_back_later: ("kind", "call", PERSON),
     broke_check: ("kind", "error_text"),
     shell_syntax: ("kind", "error_text"),

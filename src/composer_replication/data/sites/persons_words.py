@@ -100,6 +100,7 @@ _UNDID = re.compile(
     r"|^j'ai annulé (?:tes|vos|les)\b|^he revertido|^reverti as\b|^我(?:已经)?(?:撤销|回滚)了",
     re.IGNORECASE,
 )
+_WHAT_WAS_UNDONE = re.compile(r"^(?: \w+){0,3}? (?:changes?|edits?|commits?|work)\b", re.IGNORECASE)
 _ASKS = re.compile(r"[?？]\s*$|吗|ですか|ますか")
 
 
@@ -174,6 +175,19 @@ def undid_it(text: str) -> bool:
     (True, False)
     """
     return _UNDID.search(typed_words(text)[:OPENING_CHARS].replace("’", "'")) is not None
+
+
+def words_beside_undo(text: str) -> str:
+    """What a person typed beside saying that they took the model's changes back.
+
+    >>> words_beside_undo("I've reverted your changes - only the tests"), words_beside_undo("wrong")
+    ('only the tests', 'wrong')
+    """
+    words = typed_words(text).replace("’", "'")
+    rest = _UNDID.sub("", words)
+    if rest != words:
+        rest = _WHAT_WAS_UNDONE.sub("", rest)
+    return rest.strip(" .,;:!–—-\n")
 
 
 def is_typed(turn: Turn) -> bool:

@@ -232,6 +232,21 @@ def undone(old: tuple[Replacement, ...], new: tuple[Replacement, ...]) -> str:
     return ""
 
 
+def made_again(session: Session, site: Site) -> bool:
+    """Whether an edit after the last evidence of a site writes all lines that its edit wrote into
+    the same file: what a person took back as a whole, they may have wanted in part."""
+    ref = session.calls().get(site.call_id or "")
+    wrote = {line for c in replacements_of(ref.call) for line in _added(c)} if ref else set[str]()
+    if ref is None or not wrote:
+        return False
+    return any(
+        path_in_call(call) == path_in_call(ref.call)
+        and wrote <= {line for change in replacements_of(call) for line in _lines(change.new)}
+        for turn in session.turns[site.evidence[-1] + 1 :]
+        for call in turn.calls
+    )
+
+
 def _lines(text: str) -> set[str]:
     return {line.strip() for line in text.split("\n") if line.strip()}
 

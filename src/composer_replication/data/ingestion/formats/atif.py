@@ -29,6 +29,7 @@ from composer_replication.data.ingestion.formats.log_format import (
     dict_at,
     int_at,
     list_at,
+    reported_usage,
     text_at,
     value_at,
 )
@@ -92,7 +93,13 @@ def _add_answer(draft: SessionDraft, step: Any, text: str, *, model: str | None)
         name = text_at(call, "function_name")
         blocks.append(ToolCall(draft.unique_id(text_at(call, "tool_call_id")), name, arguments))
     message = draft.add("assistant", text_at(step, "model_name") or model, blocks)
-    message.context_tokens = int_at(step, "metrics", "prompt_tokens")
+    metrics = dict_at(step, "metrics")
+    message.context_tokens = int_at(metrics, "prompt_tokens")
+    message.usage = reported_usage(
+        output=int_at(metrics, "completion_tokens"),
+        cached=int_at(metrics, "cached_tokens"),
+        usd=metrics.get("cost_usd"),
+    )
 
 
 def _add_results(draft: SessionDraft, step: Any, results: list[Any]) -> None:

@@ -29,6 +29,7 @@ from composer_replication.data.ingestion.formats.log_format import (
     dict_at,
     int_at,
     list_at,
+    reported_usage,
     text_at,
 )
 from composer_replication.data.sites.agent_errors import failed_by_text
@@ -119,7 +120,12 @@ def _add_answer(draft: SessionDraft, message: Any, text: str, content: LogConten
         arguments = arguments_of(dict_at(call).get("args"))
         blocks.append(ToolCall(text_at(call, "id"), text_at(call, "name"), arguments))
     added = draft.add("assistant", model, blocks)
-    added.context_tokens = int_at(message, "tokens", "input")
+    tokens = dict_at(message, "tokens")
+    added.context_tokens = int_at(tokens, "input")
+    added.usage = reported_usage(
+        output=int_at(tokens, "output") + int_at(tokens, "thoughts"),
+        cached=int_at(tokens, "cached"),
+    )
     content.raw.assistant_records += 1
     if model:
         content.raw.models[model] = content.raw.models.get(model, 0) + 1

@@ -50,6 +50,29 @@ class MessageDraft:
         self.written_at = 0.0
 
 
+MOST_USD = 1e5
+"""What one message may cost; more is no price."""
+
+
+def reported_usage(
+    *, output: int, cached: int = 0, cache_write: int = 0, usd: object = None
+) -> TurnUsage | None:
+    """The usage of a message whose log reports these; None if it reports nothing.
+
+    A price of 0 is what agents write where they do not know the model's price.
+
+    >>> reported_usage(output=28, cached=12_218, usd=0.0009).usd, reported_usage(output=0)
+    (0.0009, None)
+    """
+    price = float(usd) if isinstance(usd, int | float) and 0 < usd < MOST_USD else None
+    tokens = [max(0, count) for count in (output, cached, cache_write)]
+    if not any(tokens) and price is None:
+        return None
+    return TurnUsage(
+        output_tokens=tokens[0], cached_tokens=tokens[1], cache_write_tokens=tokens[2], usd=price
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class SessionDraft:
     """A session under construction.

@@ -32,6 +32,7 @@ from composer_replication.data.ingestion.formats.log_format import (
     dict_at,
     int_at,
     list_at,
+    reported_usage,
     text_at,
     value_at,
 )
@@ -178,7 +179,14 @@ def _add_answer(draft: SessionDraft, message: Any, content: LogContent) -> None:
             _add_results(draft, results, content)
             written = None
         elif kind == "step-finish" and written is not None:
-            written.context_tokens = _prompt_tokens(dict_at(part, "tokens"))
+            tokens = dict_at(part, "tokens")
+            written.context_tokens = _prompt_tokens(tokens)
+            written.usage = reported_usage(
+                output=int_at(tokens, "output") + int_at(tokens, "reasoning"),
+                cached=int_at(tokens, "cache", "read"),
+                cache_write=int_at(tokens, "cache", "write"),
+                usd=dict_at(part).get("cost"),
+            )
         elif kind in ("text", "reasoning", "tool"):
             if written is None:
                 written = draft.add("assistant", model, [])

@@ -30,6 +30,7 @@ from composer_replication.data.ingestion.formats.log_format import (
     dict_at,
     int_at,
     list_at,
+    reported_usage,
     text_at,
     value_at,
 )
@@ -131,7 +132,13 @@ class _EventReader:
         key = text_at(response, "id") or call_id
         if key not in self.message_of:
             message = self._write(key, text_at(response, "model") or None, blocks)
-            message.context_tokens = int_at(response, "usage", "prompt_tokens")
+            usage = dict_at(response, "usage")
+            message.context_tokens = int_at(usage, "prompt_tokens")
+            message.usage = reported_usage(
+                output=int_at(usage, "completion_tokens"),
+                cached=int_at(usage, "cache_read_input_tokens"),
+                cache_write=int_at(usage, "cache_creation_input_tokens"),
+            )
         if isinstance(number := event.get("id"), int):
             self.call_of[number] = call_id
 

@@ -28,7 +28,9 @@ from composer_replication.data.ingestion.formats.log_format import (
     content_text,
     dict_at,
     int_at,
+    reported_usage,
     text_at,
+    value_at,
 )
 from composer_replication.data.sites.shell_rules import word_set
 
@@ -151,6 +153,12 @@ class _TreeReader:
         usage = dict_at(message, "usage")
         self.draft.messages[-1].context_tokens = sum(
             int_at(usage, key) for key in ("input", "cacheRead", "cacheWrite")
+        )
+        self.draft.messages[-1].usage = reported_usage(
+            output=int_at(usage, "output"),
+            cached=int_at(usage, "cacheRead"),
+            cache_write=int_at(usage, "cacheWrite"),
+            usd=value_at(usage, "cost", "total"),
         )
 
     def _compact(self, record: Any) -> None:

@@ -1,0 +1,48 @@
+"""The audit's own store, in the user's data folder: what other verbs look at after an audit.
+
+job = open_store(common, writes=False)     # `recompose show site s001` wherever it is called
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.job import Job, open_job
+
+
+def open_store(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
+    """The job, in the user's data folder unless a flag, a settings file or a work folder here says
+    otherwise: the audit is of all projects, wherever it is called."""
+    job = open_job(common, writes=False)
+    is_named = common.out is not None or job.loaded.sources or "work-dir" in dotted_settings()
+    if not is_named and not (job.work / "sessions.jsonl").exists():
+        common = replace(common, out=data_folder(os.environ))
+    return open_job(common, uses=uses, writes=writes)
+
+
+def open_where_sessions_are(
+    common: Common, *, uses: tuple[str, ...] = (), writes: bool = True
+) -> Job:
+    """The job in the work folder; if there is none and nothing says which, in the audit's store,
+    which is then named."""
+    here, store = open_job(common, writes=False), open_store(common, writes=False)
+    if here.work.exists() or not store.sessions.exists():
+        return open_job(common, uses=uses, writes=writes)
+    job = open_store(common, uses=uses, writes=writes)
+    job.screen.labelled("store", f"that of `recompose audit`: {job.work}", style="dim")
+    return job
+
+
+def data_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of the audit's store: $XDG_DATA_HOME/recompose, on Windows %LOCALAPPDATA%.
+
+    >>> data_folder({"XDG_DATA_HOME": "/home/me/.data"}).as_posix()
+    '/home/me/.data/recompose'
+    """
+    if base := environ.get("XDG_DATA_HOME") or environ.get("LOCALAPPDATA"):
+        return Path(base) / "recompose"
+    return Path(environ.get("HOME") or Path.home()) / ".local" / "share" / "recompose"
