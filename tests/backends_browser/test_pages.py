@@ -25,6 +25,7 @@ pytestmark = pytest.mark.backend
 STATUS = "document.querySelector('.controls output').innerText"
 HEADING = "document.querySelector('.shown h3').innerText"
 ANSWERS, SITES = "[data-list=answers] ", "[data-list=sites] "
+NOTHING = "[data-nothing]"
 AGREED = "document.querySelector('#answers output').innerText.startsWith('4 of 12')"
 LAST_ROW = "[...document.querySelectorAll('.sites li')].at(-1).innerText"
 UNSAFE = ".shown [onerror], .shown [onmouseover], .shown svg"
@@ -85,6 +86,41 @@ def test_the_list_filters_by_choice_by_search_and_by_address(
     assert status(page) == "60 of 60 sites"
     page.fill("[data-facet=q]", "nothing holds this")
     assert status(page) == "0 of 60 sites" and page.locator(".shown *").count() == 0
+    assert page.evaluate("location.hash") == "#sites?q=nothing+holds+this"
+    assert page.locator(NOTHING).is_visible()
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        "outcome=outvoted&teacher=kimi",  # values that no row has, or no row together
+        "outcome=agreed&problem=curate%3A+min_words",
+        "model=model-z",  # a facet with one value, which has no control
+        "q=nothing+holds+this&sort=nothing",
+    ],
+)
+def test_an_address_that_matches_nothing_says_so_and_is_cleared(
+    filters: str, opened: Opened, tmp_path: Path
+) -> None:
+    page = opened(answered_text(tmp_path), anchor=f"#answers?{filters}")
+    assert status(page, ANSWERS) == "0 of 12 answered turns"
+    assert page.locator(f"{ANSWERS}nav li").count() == 0
+    assert page.locator(f"{ANSWERS}.shown *").count() == 0
+    told = page.locator(f"{ANSWERS}{NOTHING}")
+    sentence = "None of the answered turns matches the search and the filters."
+    assert told.is_visible() and told.inner_text().startswith(sentence)
+    assert status(page) == "24 of 24 sites" and not page.locator(f"{SITES}{NOTHING}").is_visible()
+    told.locator("button").click()
+    assert status(page, ANSWERS) == "12 of 12 answered turns" and not told.is_visible()
+    assert page.evaluate("location.hash") == "#a001" and "a001" in shown(page, ANSWERS)
+
+
+def test_an_address_of_one_row_shows_it_whatever_its_filters(
+    opened: Opened, tmp_path: Path
+) -> None:
+    page = opened(answered_text(tmp_path), anchor="#answers?outcome=outvoted&at=a005")
+    assert shown(page, ANSWERS).startswith("a005")
+    assert page.locator(f"{ANSWERS}{NOTHING}").is_visible()
 
 
 def test_a_site_has_an_address_and_a_kind_is_a_link(opened: Opened, tmp_path: Path) -> None:

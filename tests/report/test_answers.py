@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from composer_replication.core.codec import record_to_json
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines, write_lines
+from composer_replication.core.site import AnchorReason, Answer
 from composer_replication.core.stamps import write_stamp
+from composer_replication.core.trace import ToolCall, Turn
+from composer_replication.data.replay.ask import replay
 from composer_replication.report.answers_section import answers_section
 from composer_replication.report.answers_view import answers_by_teacher
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.audit_view import audit_view
+from composer_replication.report.explanations import ANSWERED, ANSWERED_SHORT
+from composer_replication.report.funnel import NO_RESULT
 from composer_replication.report.limits import PageLimits
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
@@ -178,6 +184,38 @@ def test_only_the_turns_whose_article_was_left_out_are_called_listed(tmp_path: P
     value = page.lists["answers"]
     left = len(value["rows"]) - len(value["articles"])
     assert left > 0 and f"The last {left} answered turns are only listed" in page.text
+
+
+def test_every_outcome_and_every_reason_for_no_vote_has_its_text() -> None:
+    assert {*NO_RESULT, *get_args(AnchorReason), "pair", "no result"} <= {*ANSWERED}
+    assert {*NO_RESULT, *get_args(AnchorReason), "pair"} == {*ANSWERED_SHORT}
+
+
+def test_a_divided_family_has_no_vote_and_the_page_says_why(tmp_path: Path) -> None:
+    """Two models of one family contradict each other; one says what others say."""
+    session = a_session("s1")
+    fill(tmp_path, [session])
+    ours, other = (
+        Turn(role="assistant", author="x", blocks=(ToolCall("t1", "Read", {"file_path": name}),))
+        for name in ("ours.py", "other.py")
+    )
+    answers = tuple(
+        Answer(site_id="s1:3:-", teacher=teacher, family=family, turn=turn)
+        for teacher, family, turn in (
+            ("kimi", "moonshot", ours), ("kimi-2", "moonshot", other),
+            ("glm", "zhipu", ours), ("deepseek", "deepseek", ours),
+        )
+    )  # fmt: skip
+    replayed = replay([session], lambda _, turn: {3: answers}.get(turn), min_families=2)
+    turn = next(turn for turn in replayed if turn.turn == 3)
+    write_lines(tmp_path / "answers.jsonl", map(record_to_json, answers))
+    write_lines(tmp_path / "preferences.jsonl", [record_to_json(turn.result)])
+    write(tmp_path / "replay.json", {"outcomes": {"pair": 1}, "turns": {"s1:3:-": turn.record()}})
+    work = work_view(tmp_path)
+    text = article(Page(audit_page(work)), "a001")
+    assert text.count("no vote: its family gave another action as often or more often") == 2
+    assert text.count("voted for action 1") == 2 and "0 of 2 votes for it" in text
+    assert [row["voted"] for row in answers_by_teacher(work["answered"])] == [0, 0, 1, 1]
 
 
 def test_an_unsure_answer_and_one_of_the_logs_own_family_are_told_apart(tmp_path: Path) -> None:

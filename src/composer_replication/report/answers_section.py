@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.answers_view import PAIR, answers_by_teacher, turns_by_outcome
-from composer_replication.report.explanations import ANSWERED, NO_VOTES, PROBLEMS
+from composer_replication.report.explanations import (
+    ANSWERED,
+    ANSWERED_SHORT,
+    CURATED,
+    NO_VOTES,
+    PROBLEMS,
+)
 from composer_replication.report.html import Html, el, join, plural, table
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.limits import PageLimits, cut_end
@@ -31,19 +37,6 @@ SHAPE = ListShape(
 )
 ANSWERS = "What other models answered"
 """The title of the section."""
-OUTCOME_TITLES = {
-    "pair": "others agree on something else",
-    "agreed": "others did the same",
-    "no_consensus": "no two agree",
-    "outvoted": "outvoted, too few for a pair",
-    "chosen_fails": "what others agree on fails",
-    "no_evidence": "nothing but agreement",
-    "after_error": "after an error",
-    "erred": "its own call failed",
-    "too_few_families": "too few families",
-    "no_judge": "no judge may be asked",
-}
-CURATED = {"kept": "Kept by recompose curate.", "": "Not curated yet."}
 VOTES = (
     "Votes are by action: 0 is what the log's model did, the others are numbered from the one that"
     " most families gave. A model family has one vote; the family that wrote the log has none."
@@ -109,7 +102,7 @@ def outcome_title(name: str) -> str:
     >>> outcome_title("agreed"), outcome_title("a_new_one")
     ('others did the same', 'a new one')
     """
-    return OUTCOME_TITLES.get(name) or name.replace("_", " ")
+    return ANSWERED_SHORT.get(name) or name.replace("_", " ")
 
 
 def usd(value: float) -> str:

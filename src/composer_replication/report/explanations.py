@@ -80,7 +80,7 @@ REASONS = {
     "preference/same_tokens": "both sides are the same tokens",
 }
 
-# What came of a turn that `replay` went over.
+# What came of a turn that `replay` went over: as a sentence, and in a few words.
 ANSWERED = {
     "pair": "others agree on another action: a preference",
     "agreed": "others did the same: an anchor",
@@ -98,6 +98,18 @@ ANSWERED = {
     "no_text_or_call": "it holds neither text nor a call",
     "no result": "neither a pair nor an anchor; the replay of this folder did not record why",
 }
+ANSWERED_SHORT = {
+    "pair": "others agree on something else",
+    "agreed": "others did the same",
+    "no_consensus": "no two agree",
+    "outvoted": "outvoted, too few for a pair",
+    "chosen_fails": "what others agree on fails",
+    "no_evidence": "nothing but agreement",
+    "after_error": "after an error",
+    "erred": "its own call failed",
+    "too_few_families": "too few families",
+    "no_judge": "no judge may be asked",
+}
 
 # Why a usable answer has no vote.
 NO_VOTES = {
@@ -108,6 +120,9 @@ NO_VOTES = {
     "unsure": "no vote: less certain than replay.min_confidence",
     "not_recorded": "the replay of this folder did not record who voted",
 }
+
+# What `curate` did with a pair; another text is the reason for which it dropped it.
+CURATED = {"kept": "Kept by recompose curate.", "": "Not curated yet."}
 
 # Why an answer cannot be used; "curate: ..." is the recipe's own reason.
 PROBLEMS = {

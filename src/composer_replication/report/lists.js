@@ -16,14 +16,16 @@
 
   const openList = async (root) => {
     const anchorName = root.dataset.list;
-    const { fields, nouns, lines, elsewhere, rows, articles } = await unpack(document.getElementById(anchorName + "-data"));
+    const { fields, nouns, facets, lines, elsewhere, rows, articles } = await unpack(document.getElementById(anchorName + "-data"));
     const column = Object.fromEntries(fields.map((name, i) => [name, i]));
     const number = new Map(rows.map((row, i) => [row[column.name], i]));
     const controls = all("[data-facet]", root);
     const [status, nav, list, place] = [".controls output", ".sites nav", ".sites nav ol", ".sites .shown"].map((s) => one(s, root));
     const search = one('[data-facet="q"]', root);
+    const nothing = one("[data-nothing]", root);
     let shown = rows.map((_, i) => i);
-    let current = -1;
+    let current = -1; // no row
+    let uncontrolled = {}; // filters of an address by a facet with one value, which has no control
 
     const texts = [];
     const textOf = (i) => (texts[i] ??= (rows[i].flat().join(" ") + " " + plain(articles[i] || "")).toLowerCase());
@@ -32,7 +34,12 @@
       return Array.isArray(cell) ? (cell.length ? cell.includes(value) : value === "-") : (cell || "-") === value;
     };
 
-    const wanted = () => Object.fromEntries(controls.map((c) => [c.dataset.facet, c.value]).filter(([, value]) => value));
+    const wanted = () => ({ ...uncontrolled, ...Object.fromEntries(controls.map((c) => [c.dataset.facet, c.value]).filter(([, value]) => value)) });
+    const setFilters = (asked) => {
+      controls.forEach((c) => set(c, asked.get(c.dataset.facet) || ""));
+      const free = facets.filter((name) => asked.get(name) && !controls.some((c) => c.dataset.facet === name));
+      uncontrolled = Object.fromEntries(free.map((name) => [name, asked.get(name)]));
+    };
     const order = (key) => {
       const [at, from] = [column[key], column.name];
       if (key === "log") return (a, b) => inOrder(rows[a][from], rows[b][from]);
@@ -88,15 +95,21 @@
     const choose = () => {
       const filters = wanted();
       const words = (filters.q || "").toLowerCase().split(/\s+/).filter(Boolean);
-      const facets = Object.entries(filters).filter(([name]) => name in column && name !== "q" && name !== "sort");
-      shown = rows.map((_, i) => i).filter((i) => facets.every(([name, value]) => has(i, name, value)) && words.every((word) => textOf(i).includes(word)));
-      if (filters.sort) shown.sort(order(filters.sort));
+      const chosen = Object.entries(filters).filter(([name]) => facets.includes(name));
+      shown = rows.map((_, i) => i).filter((i) => chosen.every(([name, value]) => has(i, name, value)) && words.every((word) => textOf(i).includes(word)));
+      if (filters.sort === "log" || filters.sort in column) shown.sort(order(filters.sort));
       status.textContent = `${shown.length} of ${rows.length} ${nouns}`;
+      nothing.toggleAttribute("hidden", shown.length > 0);
       nav.scrollTop = 0;
+    };
+    const showNone = () => {
+      current = -1;
+      place.replaceChildren();
+      draw();
     };
     const changed = () => {
       choose();
-      if (!shown.includes(current)) shown.length ? select(shown[0]) : place.replaceChildren();
+      if (!shown.includes(current)) shown.length ? select(shown[0]) : showNone();
       history.replaceState(null, "", address(current));
       draw();
     };
@@ -113,19 +126,22 @@
       const asked = new URLSearchParams(query || "");
       const name = asked.get("at") || anchor;
       if (anchor !== anchorName && !number.has(anchor)) return false;
-      if (query || (number.has(anchor) && !shown.includes(number.get(anchor)))) controls.forEach((c) => set(c, asked.get(c.dataset.facet) || ""));
+      if (query || (number.has(anchor) && !shown.includes(number.get(anchor)))) setFilters(asked);
       choose();
-      select(number.has(name) ? number.get(name) : shown.includes(current) ? current : (shown[0] ?? 0));
+      const found = number.get(name) ?? (shown.includes(current) ? current : shown[0]);
+      found === undefined ? showNone() : select(found);
       const target = anchor === anchorName && !asked.has("at") ? document.getElementById(anchorName) : place;
       target.scrollIntoView({ block: "start" });
       return true;
     };
 
     controls.forEach((control) => control.addEventListener("input", changed));
-    one("[data-clear]", root).addEventListener("click", () => {
-      controls.forEach((control) => set(control, ""));
+    const clear = () => {
+      setFilters(new URLSearchParams());
       changed();
-    });
+      one("[data-clear]", root).focus({ preventScroll: true }); // that of an empty list is hidden
+    };
+    all("[data-clear]", root).forEach((button) => button.addEventListener("click", clear));
     nav.addEventListener("scroll", draw, { passive: true });
     addEventListener("resize", draw);
     search.addEventListener("keydown", (event) => {

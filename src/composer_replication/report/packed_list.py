@@ -95,6 +95,7 @@ def packed_list(
     value = {
         "fields": shape.fields,
         "nouns": shape.nouns,
+        "facets": shape.facets,
         "lines": ["title", shape.facets[0], "text"],
         "elsewhere": shape.elsewhere,
         "rows": rows,
@@ -119,6 +120,14 @@ def packed_list(
             cls="no-script",
         ),
         _controls(rows, shape),
+        el(
+            "p",
+            f"None of the {shape.nouns} matches the search and the filters. ",
+            el("button", "clear the filters", type="button", data_clear="1"),
+            cls="note",
+            data_nothing="1",
+            hidden=True,
+        ),
         el(
             "div",
             el("nav", el("ol"), aria_label=shape.nouns, tabindex=0),
