@@ -88,8 +88,11 @@ def repository_groups(repositories: Sequence[str]) -> dict[str, str]:
     return {name: ("train", "held_out")[number % 2] for number, name in enumerate(order)}
 
 
-def prepare(folders: Sequence[Path], work: Path) -> dict[str, dict[str, str]]:
+def prepare(
+    folders: Sequence[Path], work: Path, *, settings: SitesSettings | None = None
+) -> dict[str, dict[str, str]]:
     """Sessions, sites and hints of all folders, once; session id -> repository, group, cluster."""
+    settings = settings or SitesSettings()
     about = work / "sessions_about.json"
     if about.exists():
         return json.loads(about.read_text("utf-8"))
@@ -107,7 +110,7 @@ def prepare(folders: Sequence[Path], work: Path) -> dict[str, dict[str, str]]:
         for session in result.sessions
     ]
     unique = {session.id: session for session in sessions}
-    sites = {i: find_sites(session, settings=SitesSettings()) for i, session in unique.items()}
+    sites = {i: find_sites(session, settings=settings) for i, session in unique.items()}
     hints = {
         i: write_hints(session, sites[i], settings=HintsSettings()).hints
         for i, session in unique.items()

@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,26 @@ def worded(hints: Sequence[Hint], text: str) -> list[Hint]:
     ]
 
 
+def wordings_of(hints: Sequence[Hint], renderer: Renderer) -> dict[str, list[Hint]]:
+    """The hints in every wording."""
+    sets = {NOW: list(hints), NEUTRAL: neutral_hints(hints, renderer)}
+    return sets | {wording: worded(hints, text) for wording, text in WORDINGS.items()}
+
+
 def in_hash_order(site_ids: Sequence[str]) -> list[str]:
     """A random order that does not depend on the machine."""
     return sorted(site_ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 
 
 def measure(
-    name: str, folder: str, family: str, *, work: Path, until: float
+    name: str,
+    folder: str,
+    family: str,
+    *,
+    work: Path,
+    until: float,
+    sets_of: Callable[[Sequence[Hint], Renderer], Mapping[str, list[Hint]]] = wordings_of,
+    max_tokens: int = MAX_TOKENS,
 ) -> tuple[list[dict[str, Any]], int]:
     """The log-odds of every wording at the sites, as far as they were measured before `until`; and
     how many sites there are. Kept in the work folder, line by line."""
@@ -94,9 +107,11 @@ def measure(
         if hint.decision is not None and hint.decision.right and hint.decision.wrong
     ]
     kind_of = {hint.site_id: hint.kind for hint in hints}
-    sets = {NOW: hints, NEUTRAL: neutral_hints(hints, renderer)}
-    sets |= {wording: worded(hints, text) for wording, text in WORDINGS.items()}
-    views = {wording: views_of(work, own, renderer, "system") for wording, own in sets.items()}
+    sets = sets_of(hints, renderer)
+    views = {
+        wording: views_of(work, own, renderer, "system", max_tokens=max_tokens)
+        for wording, own in sets.items()
+    }
     common = in_hash_order([s for s in views[NOW] if all(s in v for v in views.values())])
     print(f"{name}: {len(common)} sites, {len(records)} of them measured", flush=True)
     settings = StudentSettings(model=folder, dtype="bfloat16")
@@ -114,7 +129,7 @@ def measure(
                 student.model,
                 contexts,
                 pad_id=student.pad_id,
-                max_tokens=2 * MAX_TOKENS,
+                max_tokens=2 * max_tokens,
                 layout="tree",
             )
             logps = score_states(student.model, contexts, hidden_ND)

@@ -194,8 +194,8 @@ def findings(text: str, *, is_test: bool) -> Iterable[CheckFinding]:
             if 0 < number < 100_000 and len(places) < MAX_FINDINGS:
                 error = _raised_below(lines[index + 1 :]) if _FRAME.search(line) else ""
                 above = lines[index - 1].strip() if index and _PLACE_ALONE.match(line) else ""
-                said = f"{above} {line.strip()}".strip()
-                finding = CheckFinding(match["path"], number, said, error)
+                quoted = f"{above} {line.strip()}".strip()
+                finding = CheckFinding(match["path"], number, quoted, error)
                 places.setdefault((match["path"], number), finding)
     return places.values()
 
