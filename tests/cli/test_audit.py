@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -232,22 +233,33 @@ def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in out and "\u202e" not in out and "[bold]markup[/bold]" in out
 
 
-WINDOWS = """
-import os, sys
-for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"):
-    sys.modules[name] = None
-for name in ("fork", "getuid", "geteuid", "fchmod", "chown", "mkfifo", "O_NOFOLLOW", "O_DIRECTORY"):
-    delattr(os, name)
-from composer_replication.cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
+def as_on_windows(machine: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """A command without what Windows lacks, and with its encoding of pipes."""
+    options = ("-X", "warn_default_encoding", "-W", "error::EncodingWarning")
+    return subprocess.run(
+        [sys.executable, *options, str(Path(__file__).with_name("as_on_windows.py")), *argv],
+        cwd=here(machine),
+        env={**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C"},
+        capture_output=True,
+        encoding="cp1252",
+        check=False,
+    )
 
 
 def test_it_needs_nothing_that_windows_lacks(machine: Path) -> None:
-    command = [sys.executable, "-c", WINDOWS, "audit", "--json"]
-    done = subprocess.run(command, cwd=here(machine), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rate"]["mistakes"] == 6
+    log = LogBuilder("s7", day="2026-11-02")
+    log.refused_edit("nein, 漢字 ✗")  # characters that cp1252 lacks
+    log.write(machine / ".claude" / "projects" / "words")
+    for _ in range(2):  # the second time there is a store
+        done = as_on_windows(machine, "audit", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout)["rate"]["mistakes"] == 6
+    assert "漢字" in (store(machine) / "sessions.jsonl").read_text("utf-8")
+    done = as_on_windows(machine, "audit")
+    assert done.returncode == 0 and "nein" in done.stdout, done.stderr
+    done = as_on_windows(machine, "ingest", "--forget", "s7")
+    assert done.returncode == 0 and "report.html" in done.stdout, done.stderr
+    assert not any(path.name.endswith(".part") for path in store(machine).iterdir())
 
 
 def test_it_needs_no_torch(machine: Path) -> None:

@@ -182,6 +182,30 @@ def test_no_text_can_reach_the_terminal_as_a_command(text: str) -> None:
     assert harmless("plain, ünïcode 漢字\n\tok") == "plain, ünïcode 漢字\n\tok"
 
 
+@pytest.mark.parametrize("noun", ["session", "site"])
+@pytest.mark.parametrize(
+    ("wanted", "what", "mend"),
+    [
+        ("a001", "it is an answered turn of the page", "recompose report --audit --open"),
+        ("e001", "the place of a record of another kind", "recompose show example e001"),
+        ("zzz", "zzz", "list them: recompose show"),
+    ],
+)
+def test_an_id_of_something_else_says_what_it_is_and_never_shows_another_record(
+    noun: str, wanted: str, what: str, mend: str, work: Path
+) -> None:
+    result = recompose("show", noun, wanted, cwd=work)
+    told = " ".join(result.err.replace("│", " ").split())
+    assert result.code == 1 and result.out == ""
+    assert f'no {noun} "{wanted}"' in told and what in told and f"{noun}s.jsonl" in told
+    assert mend in told
+
+
+def test_a_noun_that_there_is_not_names_those_that_there_are(work: Path) -> None:
+    result = recompose("show", "answer", "a001", cwd=work)
+    assert result.code == 2 and '"session"' in result.err and '"pair"' in result.err
+
+
 def test_a_place_past_the_end_is_not_found() -> None:
     with pytest.raises(DataError, match='no site "s009"'):
         find_index("s009", ["a", "b"], noun="site", file=Path("x"))

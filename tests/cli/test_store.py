@@ -19,7 +19,7 @@ from composer_replication.core.lock import lock_folder
 from composer_replication.core.trace import Parent, Session
 from composer_replication.data.ingestion.ingest_record import IngestRecord
 from composer_replication.data.ingestion.store import plan_merge, write_merged
-from composer_replication.report.html import unpacked
+from composer_replication.report.html import document, session_mark, sessions_of_page, unpacked
 from tests.cli.test_ingest import MADE_UP_KEY, assistant, call, log_lines, record, result
 from tests.cli.workspace import CliResult, files, recompose
 from tests.data.sites.builder import calls, human, session
@@ -276,6 +276,7 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(workdir: P
     run.mkdir(parents=True)
     (run / "step_000000.json").write_text(f'"{SESSION}"', "utf-8")
     (work / "answers.jsonl").write_text(json.dumps({"session_id": OTHER}) + "\n", "utf-8")
+    (work / "agent_rules.md").write_text("Check that a program is there: `rg`.\n", "utf-8")
     assert any(SESSION in text for text in unpacked((work / "report.html").read_text("utf-8")))
     output = recompose("ingest", "--forget", SESSION, "--dry-run", cwd=workdir).out
     assert (
@@ -287,7 +288,8 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(workdir: P
         value["removed"] == [str(Path("recompose", "report.html"))]
         and not (work / "report.html").exists()
     )
-    named = {Path(path).name for path in value["may_hold"]}
+    named = {Path(path).name for path in value["may_hold"]} - {"agent_rules.md"}
+    assert len(named) == len(value["may_hold"]) - 1
     holding = {
         path.relative_to(work).parts
         for path in work.rglob("*")
@@ -304,6 +306,34 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(workdir: P
         SESSION.encode() in (work / name).read_bytes()
         for name in ("sites.jsonl", "hints.jsonl", "sessions.jsonl")
     )
+
+
+def test_a_page_that_only_counts_a_forgotten_session_is_removed(workdir: Path) -> None:
+    """A row whose article was left out carries no id of its session, and neither do counts."""
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(workdir)
+    assert recompose("sites", cwd=workdir).code == recompose("report", cwd=workdir).code == 0
+    page = workdir / "recompose" / "report.html"
+    text = page.read_text("utf-8")
+    small = re.sub(r'<script type="text/plain" id="sites-data">[^<]*', "", text)
+    assert sessions_of_page(text) == {session_mark(SESSION), session_mark(OTHER)}
+    assert SESSION not in small and not any(SESSION in part for part in unpacked(small))
+    page.write_text(small, "utf-8")
+    value = recompose("ingest", "--forget", SESSION, "--dry-run", "--json", cwd=workdir).value
+    assert value["removed"] == [str(Path("recompose", "report.html"))]
+    assert recompose("ingest", "--forget", SESSION, cwd=workdir).code == 0 and not page.exists()
+
+
+def test_a_page_of_other_sessions_stays_and_one_that_does_not_say_goes(workdir: Path) -> None:
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(workdir)
+    page = workdir / "recompose" / "report.html"
+    page.write_text(document("logs", sessions=[OTHER]), "utf-8")
+    value = recompose("ingest", "--forget", SESSION, "--dry-run", "--json", cwd=workdir).value
+    assert value["removed"] == []
+    page.write_text(document("logs"), "utf-8")  # as an earlier version wrote it
+    assert "may have been" in recompose("ingest", "--forget", SESSION, "--dry-run", cwd=workdir).out
+    assert recompose("ingest", "--forget", SESSION, cwd=workdir).code == 0 and not page.exists()
 
 
 def test_a_dry_run_says_what_would_be_forgotten(workdir: Path) -> None:

@@ -4,6 +4,7 @@ killed writer leaves no leftovers."""
 from __future__ import annotations
 
 import ast
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -19,6 +21,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.files import (
     append_text,
     atomic_writer,
+    is_alive,
     make_work,
     move_into_place,
     open_private,
@@ -382,3 +385,39 @@ def test_no_file_of_the_package_writes_by_itself() -> None:
             calls_by_file[name] = calls
     assert {name: calls for name, calls in calls_by_file.items() if name not in EXCUSED} == {}
     assert set(EXCUSED) <= calls_by_file.keys()
+
+
+@pytest.mark.parametrize(
+    ("process", "error", "waited", "alive"),
+    [
+        (8, 0, 0x102, True),  # it still runs
+        (8, 0, 0, False),  # it has ended, and somebody holds it open
+        (0, 87, 0, False),  # there is no such process
+        (0, 5, 0, True),  # somebody else's: access denied
+    ],
+)
+def test_on_windows_a_process_is_asked_for_and_gets_no_signal(
+    process: int, error: int, waited: int, alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """os.kill with 0 sends a Ctrl-C there. The calls are kernel32's, which are not here."""
+
+    class Kernel:
+        closed: ClassVar[list[int]] = []
+
+        def OpenProcess(self, access: int, inherit: bool, pid: int) -> int:
+            assert (access, inherit, pid) == (0x100000, False, 4711)
+            return process
+
+        def WaitForSingleObject(self, handle: int, milliseconds: int) -> int:
+            assert (handle, milliseconds) == (process, 0)
+            return waited
+
+        def CloseHandle(self, handle: int) -> None:
+            self.closed.append(handle)
+
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name, use_last_error: Kernel(), raising=False)
+    monkeypatch.setattr(ctypes, "get_last_error", lambda: error, raising=False)
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal"))
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert is_alive(4711) is alive
+    assert Kernel.closed == ([process] if process else [])

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from composer_replication.cli.audit import RULES
 from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import Job
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.ingest_record import read_record
 from composer_replication.data.teachers.ledger import LEDGER_NAME
-from composer_replication.report.html import unpacked
+from composer_replication.report.html import session_mark, sessions_of_page, unpacked
 from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
@@ -35,7 +36,9 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
     Returns these, and the others that may still hold text of the sessions.
     """
     derived = [
-        path for name in MADE_ANEW if (path := job.work / name).exists() and mentions(path, gone)
+        path
+        for name in MADE_ANEW
+        if (path := job.work / name).exists() and (mentions(path, gone) or _is_unmarked(path))
     ]
     removed = [path for path in derived if not path.is_symlink()]
     for path in [] if job.dry_run else removed:
@@ -49,6 +52,8 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
     left = [path for path in derived if path.is_symlink()] + [
         path for path in others if mentions(path, gone)
     ]
+    # its rules quote programs and counts of sessions that it does not name
+    left += [job.work / RULES] if (job.work / RULES).exists() else []
     # the ledger's prompts are compressed, so they cannot be searched
     left += [job.work / LEDGER_NAME] if (job.work / LEDGER_NAME).exists() else []
     for folder in map(job.work.joinpath, FOLDERS):
@@ -60,13 +65,23 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
     return removed, left
 
 
+def _is_unmarked(path: Path) -> bool:
+    """Whether a path is a page of an earlier version, which did not say of which sessions."""
+    return path.suffix == ".html" and sessions_of_page(path.read_text("utf-8", "replace")) is None
+
+
 def mentions(path: Path, names: Sequence[str]) -> bool:
-    """Whether a file, or any file of a folder, contains one of these ids; a page also packed."""
+    """Whether a file, or any file of a folder, contains one of these ids.
+
+    A page contains them as text, packed, or as the marks of the sessions that it was made of.
+    """
     if path.is_dir():
         return any(mentions(file, names) for file in path.rglob("*") if file.is_file())
     wanted = re.compile(b"|".join(re.escape(os.fsencode(name)) for name in names))
     if path.suffix == ".html":
         page = path.read_text("utf-8", "surrogateescape")
+        if not (sessions_of_page(page) or frozenset()).isdisjoint(map(session_mark, names)):
+            return True
         return any(wanted.search(os.fsencode(text)) for text in (page, *unpacked(page)))
     with path.open("rb") as stream:
         before = b""

@@ -37,8 +37,8 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         )
     for path in removed:
         screen.line(
-            f" {removes} {path}: it held words of them; {job.command(MADE_ANEW[path.name])} makes"
-            " it anew"
+            f" {removes} {path}: it was made of them, or may have been;"
+            f" {job.command(MADE_ANEW[path.name])} makes it anew"
         )
     if left:
         screen.line(

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Session
 
-_ORDINAL = re.compile(r"[a-z](\d{3,})")
+_ORDINAL = re.compile(r"([a-z])(\d{3,})")
+_NOUNS: Mapping[str, tuple[str, ...]] = {
+    "s": ("session", "site"),
+    "e": ("example",),
+    "p": ("pair",),
+}
+"""What the letter of an ordinal may mean."""
 
 
 def ordinal(number: int, *, letter: str = "s") -> str:
@@ -35,14 +41,27 @@ def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int
     if len(begins) == 1:
         return begins[0]
     match = _ORDINAL.fullmatch(wanted)
-    if match and 1 <= int(match.group(1)) <= len(ids):
-        return int(match.group(1)) - 1
+    nouns = _NOUNS.get(match[1], ()) if match else ()
+    if match and noun in nouns and 1 <= int(match[2]) <= len(ids):
+        return int(match[2]) - 1
     if begins:
         shown = ", ".join(ids[i] for i in begins[:5])
         raise DataError(
             f'{len(begins)} {noun}s begin with "{wanted}"',
             where=str(file),
             fix=f"{shown}{', ...' if len(begins) > 5 else ''}",
+        )
+    if match and match[1] == "a":
+        raise DataError(
+            f'no {noun} "{wanted}": it is an answered turn of the page',
+            where=str(file),
+            fix=f"recompose report --audit --open, then add #{wanted} to its address",
+        )
+    if nouns and noun not in nouns:
+        raise DataError(
+            f'no {noun} "{wanted}": it is the place of a record of another kind',
+            where=str(file),
+            fix=" or ".join(f"recompose show {other} {wanted}" for other in nouns),
         )
     near = difflib.get_close_matches(wanted, ids, n=3, cutoff=0.4)
     guess = (

@@ -4,6 +4,7 @@
 # does not run yet.
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -187,6 +188,8 @@ def main() -> None:
     code, ctrl_c = INTERRUPTED, _CtrlC()
     try:
         signal.signal(signal.SIGTERM, _terminate)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold what cp1252 lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
         # otherwise SIGINT is ignored, as for a command with `&` in a script
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, ctrl_c)

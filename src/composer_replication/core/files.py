@@ -20,14 +20,17 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import TextIO
 
@@ -44,6 +47,7 @@ _SCRATCH = re.compile(r"\..+\.(\d+)(-[0-9a-f]{6})?\.(?:part|unscanned)", re.ASCI
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LINK_AGE_S = 60.0
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_SYNCHRONIZE, _NO_SUCH_PROCESS, _STILL_RUNS = 0x100000, 87, 0x102
 _OURS = re.compile(
     r"(sessions|sites|site_answers|site_verdicts|hints|answers|reader_answers|preferences|anchors"
     r"|curated|dropped)\.jsonl"
@@ -163,8 +167,8 @@ def sync_all(folder: Path) -> None:
 
 
 @contextmanager
-def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
-    """Yield (descriptor, path) of a new, locked file beside `path`; removed at the end of the block
+def scratch_file(path: Path) -> Iterator[tuple[FileIO, Path]]:
+    """Yield (file, path) of a new, locked file beside `path`; removed at the end of the block
     unless it was renamed."""
     make_folder(path.parent)
     while True:
@@ -172,29 +176,38 @@ def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, FILE)
         if _held(descriptor):
             break
-    try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(descriptor, FILE)
-        yield descriptor, scratch
-    finally:
-        scratch.unlink(missing_ok=True)
-        os.close(descriptor)
+    with FileIO(descriptor, "w") as file:
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, FILE)
+            yield file, scratch
+        finally:
+            _close_unlockable(file)
+            scratch.unlink(missing_ok=True)
+
+
+def _close_unlockable(file: FileIO) -> None:
+    """Close a scratch file before it is renamed or removed, where nobody can lock it: Windows
+    refuses both for an open file. Elsewhere it stays locked until it has its name."""
+    if fcntl is None:
+        file.close()
 
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[TextIO]:
     """Open a file for writing that appears at `path` only if the block ends without an error."""
-    with scratch_file(path) as (descriptor, scratch):
+    with scratch_file(path) as (file, scratch):
         try:
             with os.fdopen(
-                descriptor, "w", encoding="utf-8", newline="\n", closefd=False
+                file.fileno(), "w", encoding="utf-8", newline="\n", closefd=False
             ) as stream:
                 yield stream
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         except OSError as error:
             if error.errno in _FULL and error.filename is None:  # a stream does not know its path
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
+        _close_unlockable(file)
         os.replace(scratch, path)
         sync(path.parent)
 
@@ -323,6 +336,15 @@ def _removed(path: Path) -> bool:
 
 def is_alive(pid: int) -> bool:
     """Whether a process of this machine runs, or may run: in doubt True."""
+    if sys.platform == "win32":  # os.kill would send it a Ctrl-C
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        process = kernel.OpenProcess(_SYNCHRONIZE, False, pid)
+        if not process:
+            return ctypes.get_last_error() != _NO_SUCH_PROCESS
+        try:
+            return kernel.WaitForSingleObject(process, 0) == _STILL_RUNS
+        finally:
+            kernel.CloseHandle(process)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

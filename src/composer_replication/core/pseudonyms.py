@@ -49,7 +49,7 @@ _FIX = (
 
 def _write_once(path: Path, text: str) -> None:
     """Write a private file, unless another process has made it by then."""
-    with scratch_file(path) as (descriptor, scratch):
-        os.write(descriptor, text.encode("ascii"))
+    with scratch_file(path) as (file, scratch):
+        file.write(text.encode("ascii"))
         with contextlib.suppress(FileExistsError):
             os.link(scratch, path)

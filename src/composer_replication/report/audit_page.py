@@ -113,6 +113,7 @@ def _draw(
             el("code", "recompose report"),
             f" from {work['path']}. One file; it loads nothing and sends nothing.",
         ),
+        sessions=work["session_ids"],
     )
 
 

@@ -35,6 +35,8 @@ ELEMENTS, ATTRIBUTES = frozenset(_NAMES.split()), frozenset(_ATTRIBUTES.split())
 PREFIXES = ("aria-", "data-")
 VOID = frozenset({"br", "input"})
 SCRIPTS = ("page.js", "lists.js")
+_SESSIONS_META = '<meta name="recompose-sessions" content="'
+_SESSIONS = re.compile(_SESSIONS_META + r'([\w-]*)">')
 _PACKED = re.compile(r'<script type="text/plain" id="[\w-]+">([^<]*)</script>')
 
 
@@ -196,8 +198,34 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def document(title: str, *body: Child) -> str:
-    """A complete page: one file that sends no request and runs no other script."""
+def session_mark(session_id: str) -> str:
+    """What a page holds of the id of a session that it was made of: eight characters of its hash.
+
+    >>> session_mark("s1")
+    '6LwWPILu'
+    """
+    digest = hashlib.sha256(session_id.encode("utf-8", "replace")).digest()
+    return base64.urlsafe_b64encode(digest[:6]).decode("ascii")
+
+
+def sessions_of_page(page: str) -> frozenset[str] | None:
+    """The marks of the sessions that a page was made of; None = it does not say.
+
+    >>> sessions_of_page(document("logs", sessions=["s1"])) == {session_mark("s1")}
+    True
+    """
+    found = _SESSIONS.search(page)
+    return None if found is None else frozenset(re.findall(r".{8}", found[1]))
+
+
+def document(title: str, *body: Child, sessions: Iterable[str] | None = None) -> str:
+    """A complete page: one file that sends no request and runs no other script.
+
+    `sessions` are the ids of all sessions that it was made of, those that it only counts included:
+    `recompose ingest --forget` finds them by their marks. None = not made of sessions.
+    """
+    marks = "" if sessions is None else "".join(sorted(map(session_mark, sessions)))
+    made_of = "" if sessions is None else f'{_SESSIONS_META}{marks}">\n'
     style, script = asset("page.css"), script_text()
     policy = (
         f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri"
@@ -209,6 +237,6 @@ def document(title: str, *body: Child) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer"'
         ' content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{join(*body)}\n"
+        f"{made_of}<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{join(*body)}\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )

@@ -133,6 +133,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
             el("code", "recompose report"),
             f" from {view['path']}. One file; it loads nothing and sends nothing.",
         ),
+        sessions=view["work"]["session_ids"] if view["work"] else None,
     )
 
 

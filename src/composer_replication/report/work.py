@@ -44,7 +44,7 @@ SITE_CHARS = 4000
 class _Logs:
     """Counts of one pass over the sessions."""
 
-    sessions: int = 0
+    session_ids: list[str] = field(default_factory=list)
     turns: int = 0
     messages: int = 0
     held_out_messages: int = 0
@@ -59,7 +59,7 @@ class _Logs:
         repository = session.repository or UNKNOWN
         calls = Counter(call.name or UNKNOWN for _, turn in assistant_turns for call in turn.calls)
         messages = sum(turn.role == "assistant" for turn in session.turns)
-        self.sessions += 1
+        self.session_ids.append(session.id)
         self.turns += len(session.turns)
         self.messages += messages
         self.held_out_messages += messages if held_out else 0
@@ -138,8 +138,9 @@ def work_view(work: Path, *, first: Sequence[str] = ()) -> dict[str, Any]:
     explained_channels = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
+        "session_ids": logs.session_ids,
         "counts": {
-            "sessions": logs.sessions,
+            "sessions": len(logs.session_ids),
             "turns": logs.turns,
             "calls": logs.calls.total(),
             "messages": logs.by_author.total(),
@@ -162,7 +163,7 @@ def work_view(work: Path, *, first: Sequence[str] = ()) -> dict[str, Any]:
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),
         "chains": {
-            "files": file_chain(ingest, sessions=logs.sessions),
+            "files": file_chain(ingest, sessions=len(logs.session_ids)),
             "sites": site_chain(
                 sites,
                 hints,
