@@ -17,7 +17,10 @@ from composer_replication.core.secret_places import PLACE_RULES
 from composer_replication.core.secret_tokens import INNER_MARKS, PLAIN_RULES, TOKEN_RULES
 
 CHARS = 20_000
-MAX_TIMES_ORDINARY = 150.0
+MAX_TIMES_ORDINARY = 300.0
+"""Names with a separator, 3,000 of them, take 40 to 175 times as long as ordinary text, by the
+processor and its load; a rule that reads the rest again at each takes thousands of times."""
+MAX_OF_NAMES = 150.0
 MAX_GROWTH = 12.0
 """Four times the text may take so many times as long; a quadratic rule takes sixteen times as long
 and more."""
@@ -184,10 +187,12 @@ def filled(unit: str, chars: int) -> str:
 @pytest.fixture(scope="module")
 def ordinary() -> float:
     """Return the seconds that ordinary text of the same length takes."""
-    return max(seconds(filled(ORDINARY, CHARS)), 1e-4)
+    return max(min(seconds(filled(ORDINARY, CHARS)) for _ in range(5)), 1e-4)
 
 
-def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[str, float]]:
+def slow(
+    units: Iterator[str] | tuple[str, ...], ordinary: float, *, most: float = MAX_TIMES_ORDINARY
+) -> list[tuple[str, float]]:
     """Return the units whose texts take too many times as long as ordinary text, each measured
     twice before it counts."""
     slow_units = []
@@ -195,9 +200,9 @@ def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[
         text = filled(unit, CHARS)
         ratio = seconds(text) / ordinary
         for _ in range(4):  # a busy machine is not our slowness
-            if ratio > MAX_TIMES_ORDINARY:
+            if ratio > most:
                 ratio = min(ratio, seconds(text) / ordinary)
-        if ratio > MAX_TIMES_ORDINARY:
+        if ratio > most:
             slow_units.append((unit[:60], round(ratio)))
     return slow_units
 
@@ -273,4 +278,4 @@ def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", ["hmac=", "psk=", "jwt|"])
 def test_a_row_of_names_is_not_read_again_at_every_name(ordinary: float, unit: str) -> None:
-    assert slow((unit,), ordinary) == []
+    assert slow((unit,), ordinary, most=MAX_OF_NAMES) == []  # usually 55 to 90

@@ -57,7 +57,7 @@ def as_somebody(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=800,
     )
 
 

@@ -71,7 +71,7 @@ def test_its_walls_hold_what_ours_hold() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=800,
     )
     assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout[-3000:]
 

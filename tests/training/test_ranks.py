@@ -47,7 +47,7 @@ def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -
     ]
     ranked_run(alone, case)
     try:
-        assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+        assert [process.wait(timeout=600) for process in ranks] == [0, 0]
     finally:
         for process in ranks:
             process.kill()

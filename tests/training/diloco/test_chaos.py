@@ -12,7 +12,7 @@ pytest.importorskip("obstore")
 
 from tests.training.diloco.chaos import FAULTS, Chaos, draw_faults  # noqa: E402
 
-pytestmark = [pytest.mark.train, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
 
 def play(folder: Path, faults: list[str], *, seed: int) -> tuple[list[str], list[str]]:

@@ -35,7 +35,7 @@ from tests.training.scripted import (  # noqa: E402
 )
 from tests.training.small_student import make_pair, make_run  # noqa: E402
 
-pytestmark = [pytest.mark.train, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 STEPS = 6
 
 
