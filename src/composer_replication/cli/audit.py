@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from composer_replication.cli.audit_reading import read_into_store
-from composer_replication.cli.audit_store import data_folder, open_store
+from composer_replication.cli.audit_store import data_folder, open_audit_store
 from composer_replication.cli.audit_text import audit_json, print_log_audit
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
@@ -52,7 +52,7 @@ def audit_command(
         Count sessions whose repository or folder has this in its name.
     """
     first_day = day_of_since(since, today=datetime.now(UTC).date())
-    job = open_store(common, uses=("scanner", "detectors"))
+    job = open_audit_store(common, uses=("scanner", "detectors"))
     read = read_into_store(job, [str(p) for p in paths] or list(job.config.ingest.logs))
     if job.dry_run:
         return job.finish(read, wrote=[job.sessions, job.sites, job.work / PAGE])

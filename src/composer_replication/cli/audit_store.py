@@ -1,6 +1,6 @@
 """The audit's own store, in the user's data folder: what other verbs look at after an audit.
 
-job = open_store(common, writes=False)     # `recompose show site s001` wherever it is called
+job = open_audit_store(common, writes=False)     # `recompose show site s001` wherever it is called
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from composer_replication.cli.flags import Common, dotted_settings
 from composer_replication.cli.job import Job, open_job
 
 
-def open_store(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
+def open_audit_store(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
     """The job, in the user's data folder unless a flag, a settings file or a work folder here says
     otherwise: the audit is of all projects, wherever it is called."""
     job = open_job(common, writes=False)
@@ -29,10 +29,10 @@ def open_where_sessions_are(
 ) -> Job:
     """The job in the work folder; if there is none and nothing says which, in the audit's store,
     which is then named."""
-    here, store = open_job(common, writes=False), open_store(common, writes=False)
-    if here.work.exists() or not store.sessions.exists():
+    work_job, store = open_job(common, writes=False), open_audit_store(common, writes=False)
+    if work_job.work.exists() or not store.sessions.exists():
         return open_job(common, uses=uses, writes=writes)
-    job = open_store(common, uses=uses, writes=writes)
+    job = open_audit_store(common, uses=uses, writes=writes)
     job.screen.labelled("store", f"that of `recompose audit`: {job.work}", style="dim")
     return job
 
