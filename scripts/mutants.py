@@ -2,7 +2,7 @@
 test.
 
     python scripts/mutants.py NAME ...                the mutants of tests/mutants/NAME.toml
-    python scripts/mutants.py                         at most 100 of those that a change touches,
+    python scripts/mutants.py                         at most 60 of those that a change touches,
                                                       and a sample that moves daily (make mutants)
     python scripts/mutants.py --all                   all of them (make mutants-all)
     python scripts/mutants.py --show FILE [WITHIN]    the text in which a search is looked up
@@ -64,7 +64,7 @@ CAUGHT = Path("tests") / "mutants" / "caught.json"
 SAMPLE = 24
 """The number of untouched mutants that are judged each day, others the next day: every mutant comes
 up within a month."""
-MOST = 100
+MOST = 60
 """The number of touched mutants that are judged in one run, so that a change that moves many files
 does not take CI hours; `make mutants-all` judges all."""
 TIMEOUT_S = 600
