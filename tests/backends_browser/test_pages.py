@@ -25,7 +25,7 @@ pytestmark = pytest.mark.backend
 STATUS = "document.querySelector('.controls output').innerText"
 HEADING = "document.querySelector('.shown h3').innerText"
 ANSWERS, SITES = "[data-list=answers] ", "[data-list=sites] "
-NOTHING = "[data-nothing]"
+NOTHING, MISSING = "[data-nothing]", "[data-missing]"
 AGREED = "document.querySelector('#answers output').innerText.startsWith('4 of 12')"
 LAST_ROW = "[...document.querySelectorAll('.sites li')].at(-1).innerText"
 UNSAFE = ".shown [onerror], .shown [onmouseover], .shown svg"
@@ -121,6 +121,22 @@ def test_an_address_of_one_row_shows_it_whatever_its_filters(
     page = opened(answered_text(tmp_path), anchor="#answers?outcome=outvoted&at=a005")
     assert shown(page, ANSWERS).startswith("a005")
     assert page.locator(f"{ANSWERS}{NOTHING}").is_visible()
+
+
+@pytest.mark.parametrize("anchor", ["#a999", "#answers?at=a999", "#answers?outcome=agreed&at=a999"])
+def test_an_address_of_a_row_that_is_not_there_shows_no_other_row(
+    anchor: str, opened: Opened, tmp_path: Path
+) -> None:
+    page = opened(answered_text(tmp_path), anchor=anchor)
+    told = page.locator(f"{ANSWERS}{MISSING}")
+    sentence = "None of the answered turns has the name in the address"
+    assert told.is_visible() and told.inner_text().startswith(sentence)
+    assert page.locator(f"{ANSWERS}.shown *").count() == 0
+    assert page.locator(f"{ANSWERS}nav li").count() > 0 and "s001" in shown(page)
+    assert not page.locator(f"{SITES}{MISSING}").is_visible()
+    page.click(f"{ANSWERS}nav li a")
+    page.wait_for_function("() => document.querySelector('#answers .shown h3')")
+    assert not told.is_visible()
 
 
 def test_a_site_has_an_address_and_a_kind_is_a_link(opened: Opened, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@
     const controls = all("[data-facet]", root);
     const [status, nav, list, place] = [".controls output", ".sites nav", ".sites nav ol", ".sites .shown"].map((s) => one(s, root));
     const search = one('[data-facet="q"]', root);
-    const nothing = one("[data-nothing]", root);
+    const [nothing, missing] = ["[data-nothing]", "[data-missing]"].map((s) => one(s, root));
     let shown = rows.map((_, i) => i);
     let current = -1; // no row
     let uncontrolled = {}; // filters of an address by a facet with one value, which has no control
@@ -100,6 +100,7 @@
       if (filters.sort === "log" || filters.sort in column) shown.sort(order(filters.sort));
       status.textContent = `${shown.length} of ${rows.length} ${nouns}`;
       nothing.toggleAttribute("hidden", shown.length > 0);
+      missing.toggleAttribute("hidden", true);
       nav.scrollTop = 0;
     };
     const showNone = () => {
@@ -120,17 +121,21 @@
         control.value = value;
       }
     };
+    // A name such as a999: of a row of this list, or of one that it had on an earlier page.
+    const isName = (anchor) => /^[a-z]\d{3,}$/.test(anchor) && rows[0]?.[column.name][0] === anchor[0];
     // Whether the address is of this list.
     const fromHash = () => {
       const [anchor, query] = location.hash.slice(1).split("?");
       const asked = new URLSearchParams(query || "");
-      const name = asked.get("at") || anchor;
-      if (anchor !== anchorName && !number.has(anchor)) return false;
+      const name = asked.get("at") || (anchor === anchorName ? "" : anchor);
+      if (anchor !== anchorName && !isName(anchor)) return false;
       if (query || (number.has(anchor) && !shown.includes(number.get(anchor)))) setFilters(asked);
       choose();
-      const found = number.get(name) ?? (shown.includes(current) ? current : shown[0]);
+      const found = name ? number.get(name) : shown.includes(current) ? current : shown[0];
       found === undefined ? showNone() : select(found);
-      const target = anchor === anchorName && !asked.has("at") ? document.getElementById(anchorName) : place;
+      const isMissing = name && found === undefined;
+      missing.toggleAttribute("hidden", !isMissing);
+      const target = isMissing ? missing : name ? place : document.getElementById(anchorName);
       target.scrollIntoView({ block: "start" });
       return true;
     };

@@ -129,6 +129,14 @@ def packed_list(
             hidden=True,
         ),
         el(
+            "p",
+            f"None of the {shape.nouns} has the name in the address: it may be of another page, or"
+            " of this one before it was made anew.",
+            cls="note",
+            data_missing="1",
+            hidden=True,
+        ),
+        el(
             "div",
             el("nav", el("ol"), aria_label=shape.nouns, tabindex=0),
             el("div", cls="shown"),
