@@ -336,6 +336,18 @@ def test_a_page_of_other_sessions_stays_and_one_that_does_not_say_goes(workdir: 
     assert recompose("ingest", "--forget", SESSION, cwd=workdir).code == 0 and not page.exists()
 
 
+def test_another_page_that_does_not_say_its_sessions_is_named(workdir: Path) -> None:
+    """A comparison of runs, or a copy of a page of an earlier version: nothing makes it anew."""
+    write(workdir / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
+    ingest(workdir)
+    work = workdir / "recompose"
+    for name, sessions in (("comparison", None), ("mine", [SESSION]), ("theirs", [OTHER])):
+        (work / f"{name}.html").write_text(document(name, sessions=sessions), "utf-8")
+    value = recompose("ingest", "--forget", SESSION, "--json", cwd=workdir).value
+    assert value["removed"] == [] and len(list(work.glob("*.html"))) == 3
+    assert {Path(path).name for path in value["may_hold"]} == {"comparison.html", "mine.html"}
+
+
 def test_a_dry_run_says_what_would_be_forgotten(workdir: Path) -> None:
     ingest(workdir)
     result = recompose("ingest", "--forget", "shop", "--dry-run", cwd=workdir)

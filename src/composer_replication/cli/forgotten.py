@@ -50,7 +50,7 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
         if path.suffix in WRITTEN and path.is_file() and path.name not in store
     ]
     left = [path for path in derived if path.is_symlink()] + [
-        path for path in others if mentions(path, gone)
+        path for path in others if mentions(path, gone) or _is_unmarked(path)
     ]
     # its rules quote programs and counts of sessions that it does not name
     left += [job.work / RULES] if (job.work / RULES).exists() else []
@@ -66,7 +66,8 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
 
 
 def _is_unmarked(path: Path) -> bool:
-    """Whether a path is a page of an earlier version, which did not say of which sessions."""
+    """Whether a path is a page that does not say of which sessions: one of an earlier version, or
+    one that compares runs."""
     return path.suffix == ".html" and sessions_of_page(path.read_text("utf-8", "replace")) is None
 
 
