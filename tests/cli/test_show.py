@@ -186,7 +186,6 @@ def test_no_text_can_reach_the_terminal_as_a_command(text: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "what", "mend"),
     [
-        ("a001", "it is an answered turn of the page", "recompose report --audit --open"),
         ("e001", "the place of a record of another kind", "recompose show example e001"),
         ("zzz", "zzz", "list them: recompose show"),
     ],
@@ -199,6 +198,27 @@ def test_an_id_of_something_else_says_what_it_is_and_never_shows_another_record(
     assert result.code == 1 and result.out == ""
     assert f'no {noun} "{wanted}"' in told and what in told and f"{noun}s.jsonl" in told
     assert mend in told
+
+
+@pytest.mark.parametrize("noun", ["session", "site"])
+def test_the_name_of_an_answered_turn_leads_to_the_page_or_to_replay(noun: str, work: Path) -> None:
+    result = recompose("show", noun, "a001", "-o", "recompose", cwd=work)
+    told = " ".join(result.err.replace("│", " ").split())
+    assert result.code == 1 and result.out == ""
+    assert f'no {noun} "a001"' in told and "there is no answers.jsonl" in told
+    assert "run first: recompose replay -o recompose" in told
+    (work / "recompose" / "answers.jsonl").touch()
+    told = " ".join(recompose("show", noun, "a001", cwd=work).err.replace("│", " ").split())
+    assert "an answered turn of the page has such a name" in told
+    assert "recompose report --audit --open, then add #a001 to its address" in told
+
+
+def test_the_list_that_an_unknown_id_leads_to_is_of_the_same_folder(work: Path) -> None:
+    (work / "recompose").rename(work / "other")
+    result = recompose("show", "site", "zzz", "-o", "other", cwd=work)
+    command = "recompose show -o other site"
+    assert result.code == 1 and f"list them: {command}" in result.err
+    assert recompose(*command.split()[1:], cwd=work).out.count("s001") == 1
 
 
 def test_a_noun_that_there_is_not_names_those_that_there_are(work: Path) -> None:

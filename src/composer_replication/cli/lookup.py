@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Session
 
+ANSWERS = "answers.jsonl"
 _ORDINAL = re.compile(r"([a-z])(\d{3,})")
 _NOUNS: Mapping[str, tuple[str, ...]] = {
     "s": ("session", "site"),
@@ -29,7 +30,23 @@ def ordinal(number: int, *, letter: str = "s") -> str:
     return f"{letter}{number:03d}"
 
 
-def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int:
+def plain_command(verb: str) -> str:
+    """A command line for a verb, without flags; `Job.command` adds those of a job.
+
+    >>> plain_command("replay")
+    'recompose replay'
+    """
+    return f"recompose {verb}"
+
+
+def find_index(
+    wanted: str,
+    ids: Sequence[str],
+    *,
+    noun: str,
+    file: Path,
+    command: Callable[[str], str] = plain_command,
+) -> int:
     """The index of the record that is meant; raises DataError if none or several match.
 
     >>> find_index("s2", ["s1:7:c1", "s2:9:c4"], noun="site", file=Path("sites.jsonl"))
@@ -52,24 +69,38 @@ def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int
             fix=f"{shown}{', ...' if len(begins) > 5 else ''}",
         )
     if match and match[1] == "a":
-        raise DataError(
-            f'no {noun} "{wanted}": it is an answered turn of the page',
-            where=str(file),
-            fix=f"recompose report --audit --open, then add #{wanted} to its address",
-        )
+        raise _answered_turn(wanted, noun=noun, file=file, command=command)
     if nouns and noun not in nouns:
         raise DataError(
             f'no {noun} "{wanted}": it is the place of a record of another kind',
             where=str(file),
-            fix=" or ".join(f"recompose show {other} {wanted}" for other in nouns),
+            fix=" or ".join(f"{command('show')} {other} {wanted}" for other in nouns),
         )
     near = difflib.get_close_matches(wanted, ids, n=3, cutoff=0.4)
     guess = (
         f"did you mean {' or '.join(near)}?"
         if near
-        else f"there are {len(ids)}; list them: recompose show {noun}"
+        else f"there are {len(ids)}; list them: {command('show')} {noun}"
     )
     raise DataError(f'no {noun} "{wanted}"', where=str(file), fix=guess)
+
+
+def _answered_turn(
+    wanted: str, *, noun: str, file: Path, command: Callable[[str], str]
+) -> DataError:
+    """The error for the name of an answered turn, which only the page shows."""
+    answers = file.parent / ANSWERS
+    if not answers.exists():
+        return DataError(
+            f'no {noun} "{wanted}": an answered turn has such a name, and there is no {ANSWERS}',
+            where=str(answers),
+            fix=f"run first: {command('replay')}",
+        )
+    return DataError(
+        f'no {noun} "{wanted}": an answered turn of the page has such a name',
+        where=str(answers),
+        fix=f"{command('report')} --audit --open, then add #{wanted} to its address",
+    )
 
 
 def session_ids(path: Path) -> list[str]:
@@ -84,8 +115,10 @@ def iter_sessions(path: Path, wanted: Collection[str]) -> Iterator[Session]:
             yield session
 
 
-def one_session(path: Path, wanted: str) -> Session:
+def one_session(
+    path: Path, wanted: str, *, command: Callable[[str], str] = plain_command
+) -> Session:
     """The session that an id, a prefix or an ordinal means."""
     ids = session_ids(path)
-    exact = ids[find_index(wanted, ids, noun="session", file=path)]
+    exact = ids[find_index(wanted, ids, noun="session", file=path, command=command)]
     return next(iter_sessions(path, {exact}))

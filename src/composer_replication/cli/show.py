@@ -45,7 +45,7 @@ def show_command(
     Parameters
     ----------
     noun
-        What to show.
+        What to show. Answers of other models are on the page of recompose report.
     id
         Its id, the unique beginning of its id, or its place in the file: s014.
     full
@@ -82,7 +82,7 @@ def _session(job: Job, wanted: str, *, full: bool) -> int:
         rows = [session_line(session, i) for i, session in enumerate(read_sessions(path), 1)]
         columns = ("id", "turns", "calls", "repository", "file")
         return _list(job, "sessions", rows, columns)
-    session = one_session(path, wanted)
+    session = one_session(path, wanted, command=job.command)
     number = session_ids(path).index(session.id) + 1
     job.warn_stale(job.sites.name, job.hints.name)
     sites = (
@@ -112,7 +112,7 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
             for i, s in enumerate(sites, 1)
         ]
         return _list(job, "sites", rows, ("kind", "category", "tool", "hint", "id"))
-    index = find_index(wanted, [s.id for s in sites], noun="site", file=path)
+    index = find_index(wanted, [s.id for s in sites], noun="site", file=path, command=job.command)
     site = sites[index]
     session = next(
         iter_sessions(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None

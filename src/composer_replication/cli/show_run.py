@@ -91,7 +91,9 @@ def run_folder(job: Job, wanted: str) -> Path:
         return (
             latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
         )
-    return job.runs / names[find_index(wanted, names, noun="run", file=job.runs)]
+    return (
+        job.runs / names[find_index(wanted, names, noun="run", file=job.runs, command=job.command)]
+    )
 
 
 def _row(name: str, channel: Mapping[str, Any]) -> tuple[str, ...]:

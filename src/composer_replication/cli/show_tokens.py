@@ -39,7 +39,9 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
         ]
         job.screen.result({"examples": listed})
         return 0
-    index = find_index(wanted, [e.id for e in examples], noun="example", file=job.examples)
+    index = find_index(
+        wanted, [e.id for e in examples], noun="example", file=job.examples, command=job.command
+    )
     view = example_view(
         examples[index],
         built_tokenizer(job.examples, build_command=job.command("build")),
@@ -153,15 +155,11 @@ def show_pair(job: Job, wanted: str, *, full: bool) -> int:
             [(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)],
             head=("", "site", "id"),
         )
-        job.screen.result(
-            {
-                "pairs": [
-                    {"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)
-                ]
-            }
-        )
+        listed = [{"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)]
+        job.screen.result({"pairs": listed})
         return 0
-    pair = pairs[find_index(wanted, [p.id for p in pairs], noun="pair", file=job.examples)]
+    ids = [p.id for p in pairs]
+    pair = pairs[find_index(wanted, ids, noun="pair", file=job.examples, command=job.command)]
     view = pair_view(pair, built_tokenizer(job.examples, build_command=job.command("build")))
     for title, style in (("prefix", "dim"), ("chosen", "green"), ("rejected", "red")):
         is_cut = title == "prefix" and not full
