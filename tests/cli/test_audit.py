@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import webbrowser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,33 +235,83 @@ def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in out and "\u202e" not in out and "[bold]markup[/bold]" in out
 
 
-def as_on_windows(machine: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """A command without what Windows lacks, and with its encoding of pipes."""
+def as_elsewhere(system: str, machine: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """A command without what another system lacks, and with its encoding of pipes."""
     options = ("-X", "warn_default_encoding", "-W", "error::EncodingWarning")
+    encoding = {"windows": "cp1252", "macos": "utf-8"}[system]
+    script = str(Path(__file__).with_name("as_elsewhere.py"))
     return subprocess.run(
-        [sys.executable, *options, str(Path(__file__).with_name("as_on_windows.py")), *argv],
+        [sys.executable, *options, script, system, *argv],
         cwd=here(machine),
-        env={**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C"},
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"},
         capture_output=True,
-        encoding="cp1252",
+        encoding=encoding,
         check=False,
     )
 
 
-def test_it_needs_nothing_that_windows_lacks(machine: Path) -> None:
+@pytest.mark.parametrize("system", ["windows", "macos"])
+def test_it_needs_nothing_that_another_system_lacks(system: str, machine: Path) -> None:
     log = LogBuilder("s7", day="2026-11-02")
     log.refused_edit("nein, 漢字 ✗")  # characters that cp1252 lacks
     log.write(machine / ".claude" / "projects" / "words")
     for _ in range(2):  # the second time there is a store
-        done = as_on_windows(machine, "audit", "--json")
+        done = as_elsewhere(system, machine, "audit", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["rate"]["mistakes"] == 6
     assert "漢字" in (store(machine) / "sessions.jsonl").read_text("utf-8")
-    done = as_on_windows(machine, "audit")
+    done = as_elsewhere(system, machine, "audit")
     assert done.returncode == 0 and "nein" in done.stdout, done.stderr
-    done = as_on_windows(machine, "ingest", "--forget", "s7")
+    done = as_elsewhere(system, machine, "show", "site", "s001")
+    assert done.returncode == 0 and "old_string" in done.stdout, done.stderr
+    done = as_elsewhere(system, machine, "ingest", "--forget", "s7")
     assert done.returncode == 0 and "report.html" in done.stdout, done.stderr
     assert not any(path.name.endswith(".part") for path in store(machine).iterdir())
+
+
+def in_windows_form(log: str) -> str:
+    """A log whose paths below /home/dev are those of Windows.
+
+    >>> in_windows_form('"/home/dev/shop/cart.py"')
+    '"C:\\\\Users\\\\dev\\\\shop\\\\cart.py"'
+    """
+    return re.sub(
+        r"/home/dev(/[\w./-]*)?",
+        lambda path: json.dumps("C:\\Users\\dev" + (path[1] or "").replace("/", "\\"))[1:-1],
+        log,
+    )
+
+
+def test_the_same_log_with_paths_of_windows_has_the_same_mistakes_of_tools(machine: Path) -> None:
+    """A shell's messages are left out: what programs of Windows print is not known here."""
+    log = LogBuilder("s8", day="2026-11-02")
+    for tool, name, said in (
+        ("Read", "src/missing.py", "<tool_use_error>File does not exist.</tool_use_error>"),
+        ("Read", "src/cart.py", "     1\u2192def total():"),
+        ("Write", "src/other.py", "<tool_use_error>File has not been read yet.</tool_use_error>"),
+        ("Read", "src/cart.py", "     1\u2192def total():"),
+    ):
+        text = {"content": "x"} if tool == "Write" else {}
+        (call_id,) = log.calls((tool, {"file_path": f"/home/dev/shop/{name}", **text}))
+        log.result(call_id, said, error="error" in said)
+    log.refused_edit("no, not there")
+    log.write(machine / ".claude" / "projects")
+    counted: list[Any] = []
+    for _ in range(2):
+        value = recompose("audit", "--json", cwd=here(machine)).value
+        counted.append([value[name] for name in ("rate", "kinds", "stopped", "repositories")])
+        sites = [json.loads(line) for line in (store(machine) / "sites.jsonl").open("rb")]
+        counted.append([(site["id"], site["kind"], site["category"]) for site in sites])
+        shutil.rmtree(store(machine))
+        for path in (machine / ".claude").rglob("*.jsonl"):
+            path.write_text(in_windows_form(path.read_text("utf-8")), "utf-8")
+    assert counted[:2] == counted[2:]
+    assert {"file_missing", "edit_not_read", "edit_no_match"} <= {kind for _, kind, _ in counted[1]}
+    gone = recompose("ingest", "--forget", "C:\\Users\\dev\\shop", cwd=here(machine))
+    assert gone.code == 1 and "no sessions.jsonl" in gone.err
+    recompose("audit", cwd=here(machine))
+    gone = recompose("ingest", "--forget", "C:\\Users\\dev\\shop", cwd=here(machine))
+    assert gone.code == 0 and gone.out.count(" forgot ") == 7, gone.err
 
 
 def test_it_needs_no_torch(machine: Path) -> None:
