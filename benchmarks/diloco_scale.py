@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import marked_part
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file
@@ -226,10 +227,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 def write_page(result: Mapping[str, Any]) -> None:
     """Put the tables between the marks of docs/replicas.md."""
-    text = PAGE.read_text("utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{render(result)}\n{END}{after}", "utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(result))
 
 
 def main() -> None:

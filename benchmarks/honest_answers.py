@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import marked_part
+
 from composer_replication.core.trace import ToolCall
 from composer_replication.evaluation.stats import wilson
 from composer_replication.repositories.judging.judge import judge_changes, judge_episode
@@ -130,9 +132,7 @@ def main() -> None:
         kept = json.loads(RESULTS.read_text("utf-8"))["answers"] if options.resume else []
         measure(options.tasks, kept)
     rows = json.loads(RESULTS.read_text("utf-8"))["answers"]
-    page = PAGE.read_text("utf-8")
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{render(rows)}\n{END}{rest.split(END)[1]}", "utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(rows))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import marked_part
+
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.trace import ToolCall, Turn
 from composer_replication.models.load_student import load_student
@@ -288,9 +290,7 @@ def main() -> int:
         )
         print(json.dumps(results["sampled"], indent=1))
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{render(results)}\n{END}{tail}", encoding="utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(results))
     return 0
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import marked_part
 from repo_episodes import cpu_clock
 
 from composer_replication.core.trace import ToolCall
@@ -237,9 +238,7 @@ def main() -> int:
     with cpu_clock() as clock:  # before the launcher of the rooms starts, which then is in it
         results = measure(options.tasks, options.count, repeats=options.repeats, clock=clock)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{render(results)}\n{END}{tail}", encoding="utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(results))
     print(render(results))
     return 0
 

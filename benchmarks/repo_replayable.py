@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import marked_part
+
 from composer_replication.repositories.judging.call_replay import CallRecording
 from composer_replication.repositories.judging.judge import record_replay
 from composer_replication.repositories.judging.judge_room import JudgedRepository
@@ -87,9 +89,7 @@ def main() -> int:
     rows = measure(options.tasks, options.per_repository)
     text = ",\n".join(json.dumps(row) for row in rows)
     RESULTS.write_text(f"[\n{text}\n]\n", encoding="utf-8")
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{render(rows)}\n{END}{tail}", encoding="utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(rows))
     print(render(rows))
     return 0
 

@@ -27,6 +27,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import marked_part
 import torch
 from repo_student_page import BEGIN, END, behaviours, render
 
@@ -298,9 +299,7 @@ def main() -> int:
     warm_up(options, renderer=renderer)
     results = train_and_play(options, renderer=renderer)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{render(results)}\n{END}{tail}", encoding="utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(results))
     print(render(results))
     return 0
 

@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import marked_part
+
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / "tests" / "repositories" / "packages.json"
 RESULTS = ROOT / "benchmarks" / "results" / "tasks.json"
@@ -74,10 +76,7 @@ def render(rows: list[dict[str, Any]]) -> str:
 
 def write_page() -> None:
     """Put the table between its marks."""
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
-    PAGE.write_text(f"{head}{BEGIN}\n{render(rows)}\n{END}{tail}", encoding="utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(json.loads(RESULTS.read_text("utf-8"))))
 
 
 def main() -> int:

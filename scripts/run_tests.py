@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 FLOOR_PERCENT = 90.0
 ROOMS = ("core", "data", "tokens", "losses")
+FAILED = {"failure", "error"}
+"""The children of a failed case of a JUnit file."""
 MOST_UNSTABLE = 3
 """So many failed tests run a second time; more are no accident."""
 
@@ -43,23 +45,23 @@ def coverage_by_room(report: Path) -> dict[str, float]:
     return shares
 
 
-def failures(junit: Path) -> int:
-    """The number of failed cases of a JUnit file."""
-    cases = ET.parse(junit).iter("testcase")
-    return sum(any(child.tag in ("failure", "error") for child in case) for case in cases)
+def counts_of(junit: Path) -> tuple[int, int, int]:
+    """How many cases of a JUnit file passed, failed and were skipped."""
+    passed = failed = skipped = 0
+    for case in ET.parse(junit).iter("testcase"):
+        tags = {child.tag for child in case}
+        if tags & FAILED:
+            failed += 1
+        elif "skipped" in tags:
+            skipped += 1
+        else:
+            passed += 1
+    return passed, failed, skipped
 
 
 def closing_line(junit: Path) -> str:
     """ "N passed, N failed, N skipped" of a JUnit file."""
-    passed = failed = skipped = 0
-    for case in ET.parse(junit).iter("testcase"):
-        kinds = {child.tag for child in case}
-        if kinds & {"failure", "error"}:
-            failed += 1
-        elif "skipped" in kinds:
-            skipped += 1
-        else:
-            passed += 1
+    passed, failed, skipped = counts_of(junit)
     return f"{passed} passed, {failed} failed, {skipped} skipped"
 
 
@@ -72,7 +74,7 @@ def passed_alone(junit: Path, again: Path) -> list[str]:
         for case in ET.parse(again).iter("testcase")
     }
     for case in tree.iter("testcase"):
-        bad = [child for child in case if child.tag in ("failure", "error")]
+        bad = [child for child in case if child.tag in FAILED]
         if bad and not alone.get((case.get("classname"), case.get("name")), {"failure"}):
             for child in bad:
                 case.remove(child)
@@ -154,13 +156,13 @@ def main(extra: list[str]) -> int:
     if not junit.exists():
         print("run_tests: pytest wrote no result")
         return code or 1
-    failed, unstable = failures(junit), list[str]()
+    failed, unstable = counts_of(junit)[1], list[str]()
     if code == 1 and 0 < failed <= MOST_UNSTABLE and not extra:
         again = BUILD / "junit_again.xml"
         alone = ["--last-failed", "-n", "0", "--no-cov", f"--junitxml={again}"]
         subprocess.run([sys.executable, "-m", "pytest", *alone], cwd=ROOT, check=False)
         unstable = passed_alone(junit, again) if again.exists() else []
-        code = code if failures(junit) else 0
+        code = code if counts_of(junit)[1] else 0
     below = {}
     if report.exists() and not extra:
         shares = coverage_by_room(report)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import marked_part
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "kinds_twins.json"
 PAGE = ROOT / "docs" / "kinds.md"
@@ -80,7 +82,4 @@ def _share(number: float, *, sign: bool = False) -> str:
 
 def write_page() -> None:
     """Put the table of the committed JSON into docs/kinds.md."""
-    page = PAGE.read_text("utf-8")
-    before, rest = page.split(BEGIN)
-    table = render(json.loads(RESULTS.read_text("utf-8")))
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", "utf-8")
+    marked_part.write(PAGE, BEGIN, END, render(json.loads(RESULTS.read_text("utf-8"))))

@@ -42,8 +42,9 @@ CATEGORIES: tuple[str, ...] = get_args(Category)
 # mistakes: every other place asks `Site.is_target`. A target without a hint, or of an author or a
 # kind that is left out, is not trained on: tokens/turn_roles.py.
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
+STOPPED_CATEGORIES = ("rejected", "interrupted")
 SIGNAL_CATEGORIES = frozenset({"corrected", "undone", "blamed", "wasted"})
-LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"} | SIGNAL_CATEGORIES
+LM_CE_EXCLUDED = TARGET_CATEGORIES | {*STOPPED_CATEGORIES} | SIGNAL_CATEGORIES
 AnchorReason = Literal["agreed", "no_consensus"]
 ANCHOR_REASONS: tuple[str, ...] = get_args(AnchorReason)
 Candidate = tuple[int, str | None, str, tuple[int, ...]]

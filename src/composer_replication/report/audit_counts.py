@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from composer_replication.core.site import Site
+from composer_replication.core.site import STOPPED_CATEGORIES, Site
 from composer_replication.core.trace import CallRef, Session
 from composer_replication.data.ingestion.log_records import time_of
 from composer_replication.data.sites.summary import UNKNOWN
@@ -81,7 +81,6 @@ class AuditCounts:
     site_spend: dict[str, Spend] = field(default_factory=dict)
     site_days: dict[str, str] = field(default_factory=dict)
     stopped: list[StoppedMessage] = field(default_factory=list)
-    stopped_calls: Counter[str] = field(default_factory=Counter)
 
     def add(self, session: Session, sites: Sequence[Site]) -> None:
         """Count one session with its sites."""
@@ -169,18 +168,18 @@ class AuditCounts:
     ) -> None:
         """Count each message that a person refused or cut off once."""
         by_turn: dict[int, StoppedMessage] = {}
-        stopped_calls: Counter[int] = Counter()
+        calls = Counter(site.turn for site in sites if site.category in STOPPED_CATEGORIES)
         for site in sites:
-            if site.category not in ("rejected", "interrupted"):
+            if site.category not in STOPPED_CATEGORIES:
                 continue
             words = site.detail if site.rule else ""
-            stopped_calls[site.turn] += 1
             if site.turn not in by_turn or (words and not by_turn[site.turn].words):
                 by_turn[site.turn] = StoppedMessage(
                     category=site.category,
                     session=number,
                     tool=site.tool,
                     words=words,
+                    calls=calls[site.turn],
                     site_id=site.id,
                     spend=spends.get(site.turn, NOTHING),
                 )
@@ -194,18 +193,19 @@ class AuditCounts:
                     spend=spends.get(index, NOTHING),
                 )
         self.stopped += by_turn.values()
-        self.stopped_calls.update(by_turn[turn].category for turn in stopped_calls.elements())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedMessage:
-    """A message that a person refused or cut off; `words` are what they said about it."""
+    """A message that a person refused or cut off; `words` are what they said about it, `calls` how
+    many of its calls they refused."""
 
     category: str
     session: int
     tool: str
     spend: Spend
     words: str = ""
+    calls: int = 0
     site_id: str = ""
 
 

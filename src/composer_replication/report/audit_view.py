@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composer_replication.core.codec import read_sessions, read_sites
-from composer_replication.core.site import Site
+from composer_replication.core.site import STOPPED_CATEGORIES, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.log_records import time_of
 from composer_replication.report.agent_rules import AuditRule, UnsupportedRule, agent_rules
@@ -242,14 +242,14 @@ def _rows(groups: Mapping[str, GroupCounts], counts: AuditCounts) -> tuple[Audit
 
 def _stopped(counts: AuditCounts) -> tuple[StoppedRow, ...]:
     rows: list[StoppedRow] = []
-    for category in ("rejected", "interrupted"):
+    for category in STOPPED_CATEGORIES:
         messages = [m for m in counts.stopped if m.category == category]
         if messages:
             rows.append(
                 StoppedRow(
                     category=category,
                     count=len(messages),
-                    calls=counts.stopped_calls[category],
+                    calls=sum(m.calls for m in messages),
                     sessions=len({m.session for m in messages}),
                     spend=sum((m.spend for m in messages), start=NOTHING),
                     tools=tuple(Counter(m.tool for m in messages if m.tool).most_common()),

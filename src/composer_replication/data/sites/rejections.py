@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from composer_replication.core.site import Category, Site
+from composer_replication.core.site import STOPPED_CATEGORIES, Category, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.detectors import answered_calls, make_site
 from composer_replication.data.sites.persons_words import (
@@ -44,7 +44,7 @@ def rejections(session: Session) -> Iterator[Site]:
     stopped: set[int] = set()
     for ref, result, turn in answered_calls(session):
         verdict = not_the_model(result.text) if result.is_error is not False else None
-        if verdict is None or verdict.category not in ("rejected", "interrupted"):
+        if verdict is None or verdict.category not in STOPPED_CATEGORIES:
             continue
         stopped.add(ref.turn)
         spoken = spoken_in_result(result.text)
