@@ -115,6 +115,19 @@ def test_a_straggler_keeps_its_move_for_the_next_round() -> None:
     assert after.commits[0].norms[0] == pytest.approx(float((before - local + delta).norm()))
 
 
+def test_a_straggler_with_fragments_keeps_its_move_of_every_part() -> None:
+    store, spec = memory_store(), toy_spec(fragments=2)
+    fast = join_toy(shared(store), 0, spec, timing=AT_ONCE)
+    slow_model, slow = join_toy(shared(store), 1, spec, timing=AT_ONCE)
+    local = slow_model.train()
+    delta = slow.base - local
+    train_toy(*fast, until=2)  # both parts end without it
+    result = slow.sync(local, tokens=1, steps=INNER_STEPS)
+    assert not result.contributed and result.missed == 2
+    torch.testing.assert_close(slow.residual, delta)
+    assert torch.equal(result.weights, fast[1].exchange.state.theta)
+
+
 def test_a_slot_that_was_taken_over_counts_once() -> None:
     """The holder wakes up, offers and is refused; the newcomer's offer counts."""
     store = memory_store()
@@ -201,6 +214,19 @@ def test_another_spec_is_refused_by_name() -> None:
     schema = [("0.weight", [37, 14], "float32")]
     with pytest.raises(ConfigError, match=r"weight 0.weight: \[37, 13\] float32 -> \[37, 14\]"):
         join_toy(shared(store), 1, toy_spec(weights=schema, schema_sha256="x"))
+
+
+@pytest.mark.parametrize("url", ["s3:///run", "gs://", "az:///run", "file://run", "ftp://a/b"])
+def test_an_address_without_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="no store has the address"):
+        open_store(url)
+
+
+def test_a_store_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ConfigError, match="cannot be opened") as raised:
+        open_store("az://container/run")  # the account is not in the address
+    assert raised.value.where == "az://container/run"
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["409, nothing stored", "reply lost"])

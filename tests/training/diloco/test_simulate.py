@@ -113,6 +113,22 @@ def test_more_replicas_and_more_weights_cost_more() -> None:
         simulate(replace(SMALL, replicas=0))
 
 
+def test_what_can_never_end_or_be_divided_is_refused() -> None:
+    slow, lossy = replace(CALM, up_bytes_s=0.0), replace(CALM, failure=1.0)
+    for wrong in ({"rounds": 0}, {"link": slow}, {"link": lossy}, {"trained": 0.0}):
+        with pytest.raises(ConfigError, match="use more than nothing"):
+            simulate(replace(SMALL, **wrong))  # pyright: ignore[reportArgumentType]
+
+
+def test_who_dies_has_paid_too() -> None:
+    """Everybody waits for a replacement, so every sync has sent a whole move of 4 MB."""
+    deadly = replace(SMALL, replicas=4, rounds=6, deaths_per_hour=150.0, restart_s=1.0)
+    found, calm = simulate(deadly), simulate(replace(deadly, deaths_per_hour=0.0))
+    assert found != calm and found.participation == calm.participation == 1.0
+    assert found.bytes_up >= 4e6
+    assert found.dollars > calm.dollars, "a replacement reads the state"
+
+
 def test_the_ring_by_hand() -> None:
     """Four replicas: 2 * 3 / 4 of 4 MB at 1 MB/s, and six latencies; per round, or per step."""
     one = ring(replace(SMALL, replicas=4), syncs=1)
