@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,6 +95,23 @@ def test_all_die_and_a_new_replica_goes_on_from_the_store() -> None:
     assert [len(commit_of(store, n).slots) for n in range(6)] == [1] * 6
     _, newcomer = join_toy(shared(store), None, toy_spec(anchor_every=2))
     assert newcomer.exchange.round == 6
+
+
+@pytest.mark.parametrize("place", ["theta", "momentum", "header"])
+def test_a_damaged_anchor_is_not_loaded(place: str) -> None:
+    """One bit of it changed in the store: a newcomer starts from the anchor before."""
+    store, spec = memory_store(), toy_spec(anchor_every=2)
+    _, first = member = join_toy(shared(store), 0, spec, timing=AT_ONCE)
+    train_toy(*member, until=4)
+    key, size = "anchors/000004.safetensors", first.base.numel()
+    blob = bytearray(store.get(key) or b"")
+    blob[{"theta": -5 * size, "momentum": -2 * size, "header": 9}[place]] ^= 1
+    obstore.put(store.store, key, bytes(blob))
+    _, newcomer = join_toy(shared(store), None, spec, timing=AT_ONCE)
+    assert newcomer.exchange.round == 4
+    for name in ("theta", "momentum"):
+        mine, theirs = (getattr(r.exchange.state, name) for r in (newcomer, first))
+        assert torch.equal(mine, theirs)
 
 
 def test_a_straggler_keeps_its_move_for_the_next_round() -> None:
@@ -195,6 +213,29 @@ def test_a_damaged_blob_is_read_again_and_then_left_out(times: int, slots: list[
     commit = first.exchange.settle()
     first.exchange.apply(commit)
     assert first.exchange.theta_sha256 == result.theta_sha256
+
+
+def test_a_damaged_mean_is_read_again() -> None:
+    """What a publisher wrote is damaged on its way to the other replica, once."""
+    store, spec = memory_store(), toy_spec(replicas=2, quorum=2, gather="publisher")
+    damaged = DamagingStore(shared(store), what="/merged.", times=1)
+    (result,), _ = in_threads(
+        lambda: train_toy(*join_toy(damaged, 1, spec), until=1),  # pyright: ignore
+        lambda: train_toy(*join_toy(shared(store), 0, spec), until=1),
+    )
+    assert damaged.damaged == 1
+    assert result.theta_sha256 == commit_of(store, 0).theta_sha256
+
+
+def test_no_decision_reads_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> float:
+        raise AssertionError("the time of day was read")
+
+    monkeypatch.setattr(time, "time", fail)
+    store, spec = memory_store(), toy_spec(replicas=2, quorum=1)
+    works = (partial(join_toy, shared(store), slot, spec, timing=AT_ONCE) for slot in range(2))
+    for member in [work() for work in works]:
+        train_toy(*member, until=2)
 
 
 def test_a_commit_that_leads_elsewhere_stops_the_replica() -> None:
