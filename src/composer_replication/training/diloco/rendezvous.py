@@ -263,5 +263,5 @@ def _undamaged(data: bytes) -> OuterState | None:
 
 def _state_sha256(state: OuterState) -> str:
     """The hash of the weights and of the momentum, which no commit's hash covers."""
-    both = vector_sha256(state.theta) + vector_sha256(state.momentum)
-    return hashlib.sha256(both.encode()).hexdigest()
+    hashes = vector_sha256(state.theta) + vector_sha256(state.momentum)
+    return hashlib.sha256(hashes.encode()).hexdigest()
