@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -96,6 +97,23 @@ def test_all_die_and_a_new_replica_goes_on_from_the_store() -> None:
     assert newcomer.exchange.round == 6
 
 
+@pytest.mark.parametrize("place", ["theta", "momentum", "header"])
+def test_a_damaged_anchor_is_not_loaded(place: str) -> None:
+    """One bit of it changed in the store: a newcomer starts from the anchor before."""
+    store, spec = memory_store(), toy_spec(anchor_every=2)
+    _, first = member = join_toy(shared(store), 0, spec, timing=AT_ONCE)
+    train_toy(*member, until=4)
+    key, size = "anchors/000004.safetensors", first.base.numel()
+    blob = bytearray(store.get(key) or b"")
+    blob[{"theta": -5 * size, "momentum": -2 * size, "header": 9}[place]] ^= 1
+    obstore.put(store.store, key, bytes(blob))
+    _, newcomer = join_toy(shared(store), None, spec, timing=AT_ONCE)
+    assert newcomer.exchange.round == 4
+    for name in ("theta", "momentum"):
+        mine, theirs = (getattr(r.exchange.state, name) for r in (newcomer, first))
+        assert torch.equal(mine, theirs)
+
+
 def test_a_straggler_keeps_its_move_for_the_next_round() -> None:
     store = memory_store()
     fast = join_toy(shared(store), 0, toy_spec(), timing=AT_ONCE)
@@ -113,6 +131,19 @@ def test_a_straggler_keeps_its_move_for_the_next_round() -> None:
     after = slow.sync(local, tokens=1, steps=INNER_STEPS)
     assert after.contributed and not slow.residual.any()
     assert after.commits[0].norms[0] == pytest.approx(float((before - local + delta).norm()))
+
+
+def test_a_straggler_with_fragments_keeps_its_move_of_every_part() -> None:
+    store, spec = memory_store(), toy_spec(fragments=2)
+    fast = join_toy(shared(store), 0, spec, timing=AT_ONCE)
+    slow_model, slow = join_toy(shared(store), 1, spec, timing=AT_ONCE)
+    local = slow_model.train()
+    delta = slow.base - local
+    train_toy(*fast, until=2)  # both parts end without it
+    result = slow.sync(local, tokens=1, steps=INNER_STEPS)
+    assert not result.contributed and result.missed == 2
+    torch.testing.assert_close(slow.residual, delta)
+    assert torch.equal(result.weights, fast[1].exchange.state.theta)
 
 
 def test_a_slot_that_was_taken_over_counts_once() -> None:
@@ -184,6 +215,29 @@ def test_a_damaged_blob_is_read_again_and_then_left_out(times: int, slots: list[
     assert first.exchange.theta_sha256 == result.theta_sha256
 
 
+def test_a_damaged_mean_is_read_again() -> None:
+    """What a publisher wrote is damaged on its way to the other replica, once."""
+    store, spec = memory_store(), toy_spec(replicas=2, quorum=2, gather="publisher")
+    damaged = DamagingStore(shared(store), what="/merged.", times=1)
+    (result,), _ = in_threads(
+        lambda: train_toy(*join_toy(damaged, 1, spec), until=1),  # pyright: ignore
+        lambda: train_toy(*join_toy(shared(store), 0, spec), until=1),
+    )
+    assert damaged.damaged == 1
+    assert result.theta_sha256 == commit_of(store, 0).theta_sha256
+
+
+def test_no_decision_reads_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> float:
+        raise AssertionError("the time of day was read")
+
+    monkeypatch.setattr(time, "time", fail)
+    store, spec = memory_store(), toy_spec(replicas=2, quorum=1)
+    works = (partial(join_toy, shared(store), slot, spec, timing=AT_ONCE) for slot in range(2))
+    for member in [work() for work in works]:
+        train_toy(*member, until=2)
+
+
 def test_a_commit_that_leads_elsewhere_stops_the_replica() -> None:
     store = memory_store()
     train_toy(*join_toy(shared(store), 0, toy_spec(), timing=AT_ONCE), until=1)
@@ -201,6 +255,19 @@ def test_another_spec_is_refused_by_name() -> None:
     schema = [("0.weight", [37, 14], "float32")]
     with pytest.raises(ConfigError, match=r"weight 0.weight: \[37, 13\] float32 -> \[37, 14\]"):
         join_toy(shared(store), 1, toy_spec(weights=schema, schema_sha256="x"))
+
+
+@pytest.mark.parametrize("url", ["s3:///run", "gs://", "az:///run", "file://run", "ftp://a/b"])
+def test_an_address_without_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="no store has the address"):
+        open_store(url)
+
+
+def test_a_store_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ConfigError, match="cannot be opened") as raised:
+        open_store("az://container/run")  # the account is not in the address
+    assert raised.value.where == "az://container/run"
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["409, nothing stored", "reply lost"])

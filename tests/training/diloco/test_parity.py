@@ -13,13 +13,21 @@ pytest.importorskip("obstore")
 
 from composer_replication.training.diloco import outer as outer_module  # noqa: E402
 from composer_replication.training.diloco.blob_store import ObjectStore  # noqa: E402
+from composer_replication.training.diloco.exchange import Exchange  # noqa: E402
+from composer_replication.training.diloco.flat_weights import (  # noqa: E402
+    FlatWeights,
+    vector_sha256,
+)
 from composer_replication.training.diloco.outer import (  # noqa: E402
     PRESETS,
     OuterState,
     mean_gradient,
     outer_step,
 )
+from composer_replication.training.diloco.replica import Replica  # noqa: E402
 from tests.training.diloco.toy_replicas import (  # noqa: E402
+    PATIENT,
+    ToyModel,
     hashes_of_processes,
     in_threads,
     join_toy,
@@ -122,3 +130,52 @@ def test_tokens_weigh_when_they_are_asked_to() -> None:
 
     (start, a, theta), (_, b, _) = in_threads(*(partial(replica, s) for s in range(2)))
     torch.testing.assert_close(theta, start - (3 * (start - a) + (start - b)) / 4)
+
+
+def in_fragments(slots: range, rounds: int, fragments: int) -> list[str]:
+    """The weights after each round in one process that steps one part a round by torch.optim.SGD;
+    the replicas keep what they have learned of the other parts, and are owed it."""
+    replicas = [ToyModel(slot) for slot in slots]
+    theta = replicas[0].flat.read()
+    size, locals_ = theta.numel(), [theta.clone() for _ in replicas]
+    parts = [slice(size * n // fragments, size * (n + 1) // fragments) for n in range(fragments)]
+    weights = [torch.nn.Parameter(theta[part].clone()) for part in parts]
+    sgds = [torch.optim.SGD([w], lr=0.7, momentum=0.9, nesterov=True) for w in weights]
+    begins = [theta.clone() for _ in replicas]
+    hashes: list[str] = []
+    for number in range(rounds):
+        turn = number % fragments
+        part = parts[turn]
+        for index, replica in enumerate(replicas):
+            replica.flat.write(locals_[index])
+            locals_[index] = replica.train().clone()
+        deltas = [begin[part] - local[part] for begin, local in zip(begins, locals_, strict=True)]
+        weights[turn].grad = sum(deltas[1:], deltas[0].clone()) / len(deltas)
+        sgds[turn].step()
+        for begin, local in zip(begins, locals_, strict=True):
+            local[part] = begin[part] = weights[turn].detach()
+        hashes.append(vector_sha256(torch.cat([w.detach() for w in weights])))
+    return hashes
+
+
+@pytest.mark.parametrize(("num", "fragments"), [(1, 2), (2, 3), (3, 3)])
+def test_fragments_equal_one_process_that_steps_one_part_a_round(num: int, fragments: int) -> None:
+    rounds = 2 * fragments + 1
+    expected = in_fragments(range(num), rounds, fragments)
+    assert hashes_of(num, rounds=rounds, fragments=fragments) == [expected] * num
+    assert expected != reference_hashes(range(num), rounds)
+
+
+def test_only_what_is_trained_is_shipped() -> None:
+    """An adapter beside frozen weights: these are not sent, and keep their bits."""
+    store, spec = memory_store(), toy_spec(weights=[], schema_sha256="")
+    net = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.Linear(300, 2, bias=False))
+    net[0].requires_grad_(False)
+    flat, before = FlatWeights.of(net), net[0].weight.clone()
+    replica = Replica(Exchange.join(store, spec, start=flat.read(), slot=0, timing=PATIENT))
+    with torch.no_grad():
+        net[1].weight += 0.5
+    result = replica.sync(flat.read(), tokens=1, steps=1)
+    flat.write(result.weights)
+    assert flat.num_weights == 600 and torch.equal(net[0].weight, before)
+    assert 600 * 4 < len(store.get(result.commits[0].offers[0].blob) or b"") < 600 * 4 + 300

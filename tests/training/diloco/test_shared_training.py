@@ -102,6 +102,8 @@ def test_two_replicas_end_every_round_with_the_same_weights(tmp_path: Path) -> N
     for event in events_a:
         assert event["contributed"] and event["kl"] > 0 and event["drift"] > 0
         assert event["bytes_up"] > 4 * sum(p.numel() for p in weights(student_a))
+    trained = [sum(m[k] for k in m if k.endswith("/tokens")) for m in run_a.metrics()]
+    assert [e["tokens"] for e in events_a] == [sum(trained[at : at + 2]) for at in (0, 2, 4)]
     drawn = [[m["lm_ce/loss"] for m in run.metrics()] for run in (run_a, run_b)]
     assert drawn[0] != drawn[1], "each replica draws its own data"
     assert [step for step, _ in run_a.checkpoints()] == [2, 4, 6]
@@ -144,8 +146,12 @@ def test_slot_0_draws_what_a_single_process_does() -> None:
         assert (replica.draw_seed == alone.draw_seed) is same
 
 
-def test_a_resumed_replica_takes_its_slot_again_and_ends_with_the_same_bits(tmp_path: Path) -> None:
-    """Killed at a round's end, it goes on as if nothing had happened."""
+@pytest.mark.parametrize("codec", ["none", "int4"])
+def test_a_resumed_replica_takes_its_slot_again_and_ends_with_the_same_bits(
+    tmp_path: Path, codec: str
+) -> None:
+    """Killed at a round's end, it goes on as if nothing had happened; what a codec has left out is
+    in the checkpoint."""
 
     class Killed(Exception): ...
 
@@ -153,7 +159,7 @@ def test_a_resumed_replica_takes_its_slot_again_and_ends_with_the_same_bits(tmp_
         if event["kind"] == "checkpoint" and event["step"] == 4:
             raise Killed
 
-    store, config = memory_store(), config_of()
+    store, config = memory_store(), config_of(codec=codec)
     _, undisturbed = run_replica(tmp_path / "a", config, store, name="r")
     store = memory_store()
     run = make_run(tmp_path / "b", config, name="r")

@@ -113,6 +113,38 @@ def test_more_replicas_and_more_weights_cost_more() -> None:
         simulate(replace(SMALL, replicas=0))
 
 
+def test_what_can_never_end_or_be_divided_is_refused() -> None:
+    slow, lossy = replace(CALM, up_bytes_s=0.0), replace(CALM, failure=1.0)
+    for wrong in ({"rounds": 0}, {"link": slow}, {"link": lossy}, {"trained": 0.0}):
+        with pytest.raises(ConfigError, match="use more than nothing"):
+            simulate(replace(SMALL, **wrong))  # pyright: ignore[reportArgumentType]
+
+
+def test_dollars_are_those_of_requests_and_of_bytes_that_leave_the_store() -> None:
+    found = simulate(replace(SMALL, replicas=4))
+    requests = 5e-6 * (found.puts + found.lists) + 4e-7 * found.gets
+    assert found.dollars == pytest.approx(4 * (requests + 0.09 * found.bytes_down / 1e9))
+    assert found.bytes_down == pytest.approx(3 * 4e6, rel=0.02)
+    sparse = simulate(replace(SMALL, replicas=4, codec="visible"))
+    assert found.bytes_up / sparse.bytes_up == pytest.approx(17, rel=0.1)
+
+
+def test_stragglers_and_requests_that_fail_take_time() -> None:
+    few = replace(SMALL, replicas=4, rounds=6)
+    calm, slow = simulate(few), simulate(replace(few, stragglers=0.3))
+    lossy = simulate(replace(few, link=replace(CALM, failure=0.3)))
+    assert slow.sync_s > calm.sync_s + 0.5 and lossy.sync_s > calm.sync_s + 0.5
+
+
+def test_who_dies_has_paid_too() -> None:
+    """Everybody waits for a replacement, so every sync has sent a whole move of 4 MB."""
+    deadly = replace(SMALL, replicas=4, rounds=6, deaths_per_hour=150.0, restart_s=1.0)
+    found, calm = simulate(deadly), simulate(replace(deadly, deaths_per_hour=0.0))
+    assert found != calm and found.participation == calm.participation == 1.0
+    assert found.bytes_up >= 4e6
+    assert found.bytes_down > 1.02 * calm.bytes_down, "a replacement reads the state"
+
+
 def test_the_ring_by_hand() -> None:
     """Four replicas: 2 * 3 / 4 of 4 MB at 1 MB/s, and six latencies; per round, or per step."""
     one = ring(replace(SMALL, replicas=4), syncs=1)

@@ -14,7 +14,7 @@ class SyncSettings(Settings):
     one store must agree on these, except url, slot, takeover and the waiting times."""
 
     url: str = ""
-    """Where replicas meet: file:///folder, s3://bucket/run, gs://bucket/run or az://account/run;
+    """Where replicas meet: file:///folder, s3://bucket/run, gs://bucket/run or az://container/run;
     "" = no replicas. One folder per run. Short: --sync URL."""
     every: int = Field(default=5, gt=0)
     """Optimiser steps between two meetings (H). For rollouts start low: other replicas' steps make

@@ -169,7 +169,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> ObjectStore:
     (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, ...).
     """
     scheme = check_url(url)
-    need("obstore", extra="diloco")
+    obstore = need("obstore", extra="diloco")
     from obstore.store import LocalStore, from_url
 
     if scheme == "file":
@@ -183,7 +183,15 @@ def open_store(url: str, *, clock: Clock | None = None) -> ObjectStore:
                 fix="name a folder that this process may write to",
             ) from error
         return ObjectStore(LocalStore(path), url=url, clock=clock or Clock())
-    return ObjectStore(from_url(url), url=url, clock=clock or Clock())
+    try:
+        store = from_url(url)
+    except (obstore.exceptions.BaseError, ValueError) as error:
+        raise ConfigError(
+            f"the store cannot be opened: {first_line(error)[:300]}",
+            where=url,
+            fix="set what the provider's tools read, e.g. AZURE_STORAGE_ACCOUNT_NAME for az://",
+        ) from error
+    return ObjectStore(store, url=url, clock=clock or Clock())
 
 
 def check_url(url: str) -> str:
@@ -193,11 +201,13 @@ def check_url(url: str) -> str:
     's3'
     """
     parts = urlsplit(url)
-    rooted = parts.scheme != "file" or (parts.netloc == "" and parts.path.startswith("/"))
-    if parts.scheme not in SCHEMES or not rooted:
+    named = bool(parts.netloc) or parts.scheme == "memory"
+    if parts.scheme == "file":
+        named = not parts.netloc and parts.path.startswith("/")
+    if parts.scheme not in SCHEMES or not named:
         raise ConfigError(
             f"no store has the address {url!r}",
             where="train.sync.url",
-            fix="use file:///absolute/path, s3://bucket/path, gs://bucket/path or az://account/path",
+            fix="use file:///absolute/path, s3://bucket/path, gs://bucket/path or az://container/path",
         )
     return parts.scheme

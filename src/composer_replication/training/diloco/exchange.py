@@ -161,7 +161,8 @@ class Exchange:
             self._remember()
             return
         raise SyncError(
-            f"the blobs of round {self.round} are gone, and no later state stands in the store",
+            f"the blobs of round {self.round} are gone, and no later state that"
+            " can be read stands in the store",
             fix="start the run in a new folder of the store, from its newest checkpoint",
         )
 

@@ -7,6 +7,7 @@ released slot, or one that nobody claimed, is free.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from composer_replication.core.errors import ConfigError, DataError, SlotTakenEr
 from composer_replication.core.rundir import diff_settings
 from composer_replication.training.diloco.blob_store import BlobStore
 from composer_replication.training.diloco.codecs import pack, unpack
+from composer_replication.training.diloco.flat_weights import vector_sha256
 from composer_replication.training.diloco.outer import OuterState
 from composer_replication.training.diloco.round_records import (
     SPEC,
@@ -31,6 +33,7 @@ from composer_replication.training.diloco.round_records import (
 )
 
 KEPT_ANCHORS = 2
+_READS = 3
 _SHOWN = 5
 
 
@@ -221,18 +224,21 @@ class Anchors:
     def write(self, number: int, state: OuterState) -> None:
         """Write a state, unless one stands there."""
         tensors = {"theta": state.theta, "momentum": state.momentum}
-        self.store.create(anchor_key(number), pack(tensors, {"round": str(number)}))
+        about = {"round": str(number), "sha256": _state_sha256(state)}
+        self.store.create(anchor_key(number), pack(tensors, about))
 
     def read(self, number: int) -> OuterState | None:
-        """A state, or None if it was removed meanwhile; raises DataError for a damaged one."""
-        data = self.store.get(anchor_key(number))
-        if data is None:
-            return None
-        tensors, _ = unpack(data)
-        parts: Sequence[Tensor] = [tensors.get(k, Tensor()) for k in ("theta", "momentum")]
-        if any(part.numel() != self.size for part in parts):
-            raise DataError("an anchor of other weights", where=anchor_key(number))
-        return OuterState(*parts)
+        """A state, or None if it was removed meanwhile or its bytes are not those that were
+        written; raises DataError for one of other weights."""
+        for _ in range(_READS):
+            if (data := self.store.get(anchor_key(number))) is None:
+                return None
+            if (state := _undamaged(data)) is None:
+                continue
+            if any(part.numel() != self.size for part in (state.theta, state.momentum)):
+                raise DataError("an anchor of other weights", where=anchor_key(number))
+            return state
+        return None
 
     def collect_garbage(self) -> None:
         """Remove what nobody needs who starts from the newest two anchors; never a commit."""
@@ -243,3 +249,19 @@ class Anchors:
                 keys = self.store.list(round_folder(number))
                 self.store.delete([key for key in keys if not key.endswith("/commit.json")])
             self.store.delete([anchor_key(start)])
+
+
+def _undamaged(data: bytes) -> OuterState | None:
+    """The state of an anchor's bytes; None if they are not those that were written."""
+    try:
+        tensors, about = unpack(data)
+    except DataError:
+        return None
+    state = OuterState(*(tensors.get(name, Tensor()) for name in ("theta", "momentum")))
+    return state if about.get("sha256") == _state_sha256(state) else None
+
+
+def _state_sha256(state: OuterState) -> str:
+    """The hash of the weights and of the momentum, which no commit's hash covers."""
+    hashes = vector_sha256(state.theta) + vector_sha256(state.momentum)
+    return hashlib.sha256(hashes.encode()).hexdigest()

@@ -119,6 +119,14 @@ def simulate(scenario: Scenario) -> Simulated:
             f"{scenario.replicas} replicas with codec {scenario.codec!r}",
             fix=f"use one replica or more, and one of {', '.join(BYTES_PER_WEIGHT)}",
         )
+    link = scenario.link
+    least = min(link.up_bytes_s, link.down_bytes_s, scenario.trained, scenario.rounds)
+    if not (least > 0 and 0 <= link.failure < 1 and 0 <= scenario.stragglers <= 1):
+        raise ConfigError(
+            f"{scenario.rounds} rounds of {scenario.trained:g} weights, {link.down_bytes_s:g} bytes"
+            f" a second, failure {link.failure}, stragglers {scenario.stragglers}",
+            fix="use more than nothing, a failure from 0 to below 1, and stragglers from 0 to 1",
+        )
     world, results, traffic = Simulation(), [], Traffic()
     spec = _spec(scenario)
     plain = len(encode_delta(torch.zeros(_SIZE), torch.zeros(_SIZE), codec="none"))
@@ -198,18 +206,23 @@ class _Life:
             timing=timing,
             uuid=f"{self.slot:06d}{seed:08x}",
         )
-        replica, joined = Replica(exchange), store.traffic.copy()
-        local = replica.base.clone()
-        while exchange.round < scenario.rounds:
+        joined = Traffic() if takeover else store.traffic.copy()  # a replacement's join is a cost
+        try:
+            self._rounds(clock, Replica(exchange))
+        finally:  # whoever dies has paid too
+            spent = store.traffic.since(joined)
+            for name in ("puts", "gets", "lists", "deletes", "bytes_up", "bytes_down"):
+                setattr(self.traffic, name, getattr(self.traffic, name) + getattr(spent, name))
+
+    def _rounds(self, clock: SimulatedClock, replica: Replica) -> None:
+        scenario, local = self.scenario, replica.base.clone()
+        while replica.exchange.round < scenario.rounds:
             self._train(clock)
             noise = torch.Generator().manual_seed(self.random.randrange(1 << 30))
             local = local - torch.randn(_SIZE, generator=noise) * 1e-3
             result = replica.sync(local, tokens=1, steps=scenario.inner_steps)
             local = result.weights
             self.results.append(result)
-        spent = store.traffic.since(joined)
-        for name in ("puts", "gets", "lists", "deletes", "bytes_up", "bytes_down"):
-            setattr(self.traffic, name, getattr(self.traffic, name) + getattr(spent, name))
 
     def _train(self, clock: SimulatedClock) -> None:
         scenario = self.scenario
