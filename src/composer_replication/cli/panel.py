@@ -20,11 +20,12 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from composer_replication.cli.figures import TimeLeft, duration, eta, finite, format_number, spark
+from composer_replication.cli.figures import finite, format_number, spark
 from composer_replication.cli.job import Job
 from composer_replication.cli.train_text import COLOUR, Steps
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.harmless import harmless
+from composer_replication.core.time_left import TimeLeft, duration, eta
 
 SPARK = 18
 """Most columns of the curve of success; with more steps, neighbours are averaged."""
@@ -37,8 +38,9 @@ class TrainPanel:
     def __init__(self, job: Job) -> None:
         self.job, self.began, self.seen = job, time.monotonic(), 0
         self.time_left = TimeLeft()
+        self.at_the_end = False
         self.line: Mapping[str, Any] = {}
-        self.doing: Callable[[], str] = lambda: "getting ready"
+        self.doing: Callable[[], str] = lambda: "waiting for the first step: getting ready"
         self.active: Counter[str] = Counter()
         self.success: list[float] = []
         self.monitor: list[float] = []
@@ -59,6 +61,7 @@ class TrainPanel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.at_the_end = False
         self._live.stop()
 
     def __call__(self, metrics: Mapping[str, Any]) -> None:
@@ -73,6 +76,7 @@ class TrainPanel:
     def progress(self, doing: Callable[[], str]) -> None:
         """Set the function that describes the current activity; called at every redraw."""
         self.doing = doing
+        self.at_the_end = int(self.line.get("step", 0)) >= self.job.config.train.steps
 
     def go_on_from(self, step: int) -> None:
         """Set how many steps the run has taken."""
@@ -91,8 +95,8 @@ class TrainPanel:
         step = int(self.line.get("step", 0))
         left = (
             f"eta {eta(self.time_left.seconds(steps=steps - step))}"
-            if self.seen
-            else f"waiting for the first step: {self.doing()}"
+            if self.seen and not self.at_the_end
+            else self.doing()
         )
         return _row(
             (f" step {step} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")

@@ -250,6 +250,7 @@ def load_extra(folder: Path) -> dict[str, Tensor]:
 def training_settings(config: Config) -> dict[str, Any]:
     """The settings that decide what training computes; the others may change between launches."""
     dump = config.model_dump(mode="json")
+    del dump["train"]["probe_sites"]  # it only looks
     live = ("rollouts", "sites", "hints") if config.rollouts.env else ()
     sync = {key: value for key, value in dump["train"].pop("sync").items() if key not in OWN}
     if config.train.sync.url:  # without, a run is what it was before there were replicas
