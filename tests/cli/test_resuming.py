@@ -99,6 +99,26 @@ def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Pat
     assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_changed_settings_are_refused_before_anything_is_loaded(
+    work: Path, has_checkpoint: bool
+) -> None:
+    """It took minutes to hear of it, and without a checkpoint nothing was compared."""
+    if not has_checkpoint:
+        shutil.rmtree(first(work).checkpoints_dir)
+    (work / "student" / "tokenizer.json").unlink()
+    (work / "student" / "model.safetensors").unlink()
+    changed = ("--train.learning_rate", "0.5", "--resume", "first")
+    result = recompose("train", *STEPS, *changed, cwd=work)
+    assert result.code == 1 and "loading" not in result.out
+    since = "the checkpoint" if has_checkpoint else "the run was started"
+    assert f"settings changed since {since}: train.learning_rate: " in flat(result)
+    assert "-> 0.5" in flat(result) and "--accept-changes" in flat(result)
+    assert first(work).info()["attempts"] == 1
+    accepted = recompose("train", *STEPS, *changed, "--accept-changes", cwd=work)
+    assert "settings changed" not in flat(accepted) and "tokenizer" in flat(accepted)
+
+
 @pytest.mark.parametrize(
     ("steps", "state"), [("3", "done"), ("2", "stopped:interrupted"), ("2", "done")]
 )

@@ -37,8 +37,7 @@ class TrainPanel:
 
     def __init__(self, job: Job) -> None:
         self.job, self.began, self.seen = job, time.monotonic(), 0
-        self.time_left = TimeLeft()
-        self.at_the_end = False
+        self.time_left, self.at_the_end = TimeLeft(), False
         self.line: Mapping[str, Any] = {}
         self.doing: Callable[[], str] = lambda: "waiting for the first step: getting ready"
         self.active: Counter[str] = Counter()
@@ -93,11 +92,9 @@ class TrainPanel:
     def _clock(self) -> Text:
         steps, spent = self.job.config.train.steps, time.monotonic() - self.began
         step = int(self.line.get("step", 0))
-        left = (
-            f"eta {eta(self.time_left.seconds(steps=steps - step))}"
-            if self.seen and not self.at_the_end
-            else self.doing()
-        )
+        left = self.doing()
+        if self.seen and not self.at_the_end:
+            left = f"eta {eta(self.time_left.seconds(steps=steps - step))}"
         return _row(
             (f" step {step} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
         )

@@ -10,8 +10,8 @@ from typing import Any
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.cli.job import Job
+from composer_replication.cli.resume_checks import check_resume_dry
 from composer_replication.cli.resuming import (
-    check_resume_dry,
     chosen_run,
     resume_command,
     short_path,
@@ -106,12 +106,9 @@ def finish_dry(
     return job.finish({"plan": plan, "resume": checked}, wrote=[run.path], next_command=again)
 
 
-def resumed_run(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
-    """The run to go on with and its step, which are printed; None for a new run."""
-    resumed = chosen_run(job, resume) if resume else replica_run()
-    if resumed is not None:
-        print_resume(job, *resumed)
-    return resumed
+def run_to_resume(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
+    """The run to go on with and its step; None for a new run."""
+    return chosen_run(job, resume) if resume else replica_run()
 
 
 def print_loading(job: Job) -> str:
