@@ -31,14 +31,14 @@ def _changes(job: Job, run: RunDir, step: int | None, *, accept_changes: bool) -
     """The settings that changed since the run was started, or since its checkpoint; raises
     ConfigError if they are not accepted. Nothing heavy is read."""
     from composer_replication.training.run.checkpoint import (
-        check_settings,
+        check_unchanged,
         settings_of,
         training_settings,
     )
 
     with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
         before = settings_of(run, step)
-    return check_settings(
+    return check_unchanged(
         before, training_settings(job.config), run=run, accept_changes=accept_changes
     )
 

@@ -268,13 +268,13 @@ def _of_training(dump: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: dump[key] for key in ("seed", "student", *live)}, "train": train}
 
 
-def check_settings(
+def check_unchanged(
     before: Mapping[str, Any], now: Mapping[str, Any], *, run: RunDir, accept_changes: bool
 ) -> list[str]:
     """The settings that changed since the run was started, or since its checkpoint; raises
     ConfigError if the changes are not accepted.
 
-    Example: check_settings(settings_of(run), training_settings(config), run=run, ...) -> []
+    Example: check_unchanged(settings_of(run), training_settings(config), run=run, ...) -> []
     """
     changed = diff_settings(before, now)
     if changed and not accept_changes:
@@ -300,7 +300,7 @@ def check_resume(
     """The settings that changed since the checkpoint; raises if the changes are not accepted, or if
     data, start weights or environment differ."""
     # settings first: other data may only be the result of other settings
-    changed = check_settings(state["settings"], settings, run=run, accept_changes=accept_changes)
+    changed = check_unchanged(state["settings"], settings, run=run, accept_changes=accept_changes)
     if state["data_sha256"] != identity["data_sha256"]:
         raise DataError(
             "the examples or pairs are not those of this run",

@@ -15,7 +15,7 @@ from composer_replication.losses.total import RunningMean
 from composer_replication.models.sharding import gathered
 from composer_replication.training.run.checkpoint import (
     check_resume,
-    check_settings,
+    check_unchanged,
     load_extra,
     load_tensors,
     optimiser_moments,
@@ -99,7 +99,7 @@ class CheckpointManager:
         if run_logger.main:
             remove_partial_checkpoints(run_logger.run, keep=trainer.settings.keep_checkpoints)
         if steps is None and not run_logger.run.checkpoints():
-            changed = check_settings(
+            changed = check_unchanged(
                 settings_of(run_logger.run),
                 training_settings(trainer.config),
                 run=run_logger.run,
