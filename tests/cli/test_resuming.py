@@ -21,6 +21,7 @@ from rich.console import Console
 from composer_replication.cli.train_text import Steps
 from composer_replication.core.lock import OWNER, process_start
 from composer_replication.core.rundir import RunDir
+from composer_replication.report.run_view import run_view
 from tests.cli.test_panel import job_on
 from tests.cli.test_train_live import SETTINGS, tiny_student
 from tests.cli.workspace import CliResult, files, recompose
@@ -97,6 +98,16 @@ def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Pat
         "train.learning_rate"
     ] and value["dry_run"] is True
     assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
+
+
+def test_the_seed_that_is_shown_is_the_one_that_was_set(work: Path) -> None:
+    """A number derived from it was shown, which nothing had used."""
+    run = first(work)
+    assert run.info()["seed"] == run.resolved()["seed"] == run_view(run.path)["seed"] == 7
+    more = ("--train.steps", "4", "--seed", "11", "--resume", "first", "--accept-changes")
+    result = recompose("train", *STEPS[2:], *more, cwd=work)
+    assert result.code == 0, result.err
+    assert run_view(run.path)["seed"] == run.resolved()["seed"] == 11
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])

@@ -17,7 +17,6 @@ from composer_replication.cli.resuming import (
     short_path,
 )
 from composer_replication.cli.student_tokenizer import FOLDER
-from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
 from composer_replication.core.lock import check_free
@@ -66,12 +65,11 @@ def new_run(
         *(inputs if data.meta else []),
         *((file, len(file.read_bytes().splitlines())) for file in sources),
     ]
-    seed = stage_seed(job.config.seed, "train")
     return create_run(
         runs,
         resolved=job.config.model_dump(mode="json"),
         command=command,
-        seed=seed,
+        seed=job.config.seed,
         inputs=inputs,
         name=name,
         about={"weights": weights} if weights else {},
