@@ -11,7 +11,9 @@ from typing import Any
 from composer_replication.cli.model_check_files import ModelCheck, check_files
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.models.adapter_folder import base_model, with_adapter
+from composer_replication.models.hub_files import HUB_FIX, kept_folder, why_unreachable
 from composer_replication.models.model_files import (
+    is_missing_path,
     model_kind,
     tokens_without_a_row,
 )
@@ -27,6 +29,9 @@ def check_model(settings: StudentSettings) -> ModelCheck:
     if check.kind == "tiny":
         check.notes.append("made here, with a tokenizer that `build` trains on your sessions")
         return check
+    settings, is_there = _from_this_machine(check, settings)
+    if not is_there:
+        return check
     with check.collecting():
         settings = with_adapter(settings)
         base = base_model(settings)
@@ -39,6 +44,28 @@ def check_model(settings: StudentSettings) -> ModelCheck:
         _check_tokens(check, tokenizer)
         _check_template(check, tokenizer, settings.template)
     return check
+
+
+def _from_this_machine(
+    check: ModelCheck, settings: StudentSettings
+) -> tuple[StudentSettings, bool]:
+    """If the hub cannot be reached, the settings with the folder of what is kept here of the model;
+    False if nothing is."""
+    base = ""
+    with check.collecting():
+        base = base_model(settings)
+    if not base:
+        check.refused.clear()  # said again, with the rest, by what follows
+        return settings, True
+    if model_kind(base) != "hub" or is_missing_path(base) or not (why := why_unreachable(base)):
+        return settings, True
+    kept = kept_folder(base)
+    if kept is None:
+        check.refuse(f"{why}, and nothing of {base} is on this machine (at student.model)", HUB_FIX)
+        return settings, False
+    check.notes.append(f"{why}; what is on this machine of {base} was looked at")
+    changed = "base" if check.kind == "adapter" else "model"
+    return settings.model_copy(update={changed: str(kept)}), True
 
 
 def _check_tokens(check: ModelCheck, tokenizer: Any) -> None:

@@ -42,7 +42,7 @@ def student_shape(settings: StudentSettings) -> StudentShape:
     if kind == "gguf":
         return StudentShape(why_unknown="the widths of a GGUF file are not read")
     try:
-        config = model_config(settings)
+        config = model_config(settings, fetch=False)
         if config is not None:
             where = f"{base_model(settings)}/config.json"
             return StudentShape(shape=shape_of(config, where=where), context=context_of(config))
