@@ -6,6 +6,7 @@ Weights are not loaded: their headers say how many there are.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from composer_replication.cli.model_check_files import ModelCheck, check_files
@@ -17,10 +18,21 @@ from composer_replication.models.model_files import (
     model_kind,
     tokens_without_a_row,
 )
-from composer_replication.tokens.hf import added_tokens, own_template_of, student_tokenizer
+from composer_replication.tokens.hf import (
+    added_tokens,
+    own_template_of,
+    render_template,
+    student_tokenizer,
+)
 from composer_replication.tokens.renderer import PROBE_TURNS, Renderer
 from composer_replication.tokens.template_abilities import template_abilities
-from composer_replication.tokens.template_families import fitting_families, recognised_by_text
+from composer_replication.tokens.template_families import (
+    FAMILIES,
+    fitting_families,
+    recognise,
+    recognised_by_text,
+)
+from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 
 def check_model(settings: StudentSettings) -> ModelCheck:
@@ -28,6 +40,8 @@ def check_model(settings: StudentSettings) -> ModelCheck:
     check = ModelCheck(model=settings.model, kind=model_kind(settings.model))
     if check.kind == "tiny":
         check.notes.append("made here, with a tokenizer that `build` trains on your sessions")
+        with check.collecting():  # its control tokens do not depend on the sessions
+            Renderer.for_tokenizer(train_tiny_tokenizer(()), family=settings.template)
         return check
     settings, is_there = _from_this_machine(check, settings)
     if not is_there:
@@ -95,6 +109,8 @@ def _check_template(check: ModelCheck, tokenizer: Any, named: str) -> None:
     if template:
         check.template["own"] = asdict(template_abilities(tokenizer, template=template))
     renderer = Renderer.for_tokenizer(tokenizer, family=named)
+    if named != "auto":
+        _compare_template(check, named, template=template, tokenizer=tokenizer)
     if renderer.family is not None:
         by_text = recognised_by_text(template, tokens=tokens) is not None
         recognised = "its text" if by_text else "what it renders"
@@ -110,3 +126,21 @@ def _check_template(check: ModelCheck, tokenizer: Any, named: str) -> None:
         PROBE_TURNS, target=1, hint="Read the file first.", site_id="probe", kind="probe"
     )
     check.template["hint"] = view.rendering
+
+
+def _compare_template(check: ModelCheck, named: str, *, template: str, tokenizer: Any) -> None:
+    """Note a template that works by name, but is another than the model was trained with."""
+    tokens = added_tokens(tokenizer)
+    lacking = [token for token in FAMILIES[named].inner_tokens if token not in tokens]
+    fitting = ", ".join(fitting_families(tokens)) or "none"
+    if lacking:
+        check.notes.append(
+            f"the tokenizer has no token {lacking[0]!r}, which the {named} template writes inside"
+            f" a message: it would be text of several tokens; templates that suit: {fitting}"
+        )
+    own = template and recognise(template, partial(render_template, tokenizer), tokens=tokens)
+    if own and not own.is_variant_of(FAMILIES[named]):
+        check.notes.append(
+            f"the model's own template is {own.name}, student.template names {named}: the model"
+            f" does not know that format yet; templates that suit: auto, {fitting}"
+        )
