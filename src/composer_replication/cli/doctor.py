@@ -79,7 +79,7 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     )
     job.screen.line()
     backends = print_backends(job)
-    memory = print_fit(job, fit)
+    memory = print_fit(job, fit) if fit is not None else None
     next_command = doctor_next(
         job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
     )
