@@ -32,7 +32,7 @@ def why_unreachable(name: str, *, timeout_s: float = TIMEOUT_S) -> str:
     more about it.
     """
     constants = need("huggingface_hub", extra="train").constants
-    if constants.HF_HUB_OFFLINE:
+    if is_offline():
         return ""
     hub, reasons = str(constants.ENDPOINT), list[str]()
     url = f"{hub}/{name}/resolve/main/config.json"
@@ -59,6 +59,11 @@ def _ask(url: str, *, timeout_s: float) -> str:
         return first_line(cause) if isinstance(cause, Exception) else str(cause)
     except ValueError as error:
         return first_line(error)
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids to ask the hub."""
+    return bool(need("huggingface_hub", extra="train").constants.HF_HUB_OFFLINE)
 
 
 def kept_folder(name: str) -> Path | None:
