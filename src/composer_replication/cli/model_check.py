@@ -138,9 +138,11 @@ def _compare_template(check: ModelCheck, named: str, *, template: str, tokenizer
             f"the tokenizer has no token {lacking[0]!r}, which the {named} template writes inside"
             f" a message: it would be text of several tokens; templates that suit: {fitting}"
         )
-    own = template and recognise(template, partial(render_template, tokenizer), tokens=tokens)
-    if own and not own.is_variant_of(FAMILIES[named]):
+    trained_with = template and recognise(
+        template, partial(render_template, tokenizer), tokens=tokens
+    )
+    if trained_with and not trained_with.is_variant_of(FAMILIES[named]):
         check.notes.append(
-            f"the model's own template is {own.name}, student.template names {named}: the model"
+            f"the model's own template is {trained_with.name}, student.template names {named}: the model"
             f" does not know that format yet; templates that suit: auto, {fitting}"
         )
