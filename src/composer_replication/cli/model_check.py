@@ -143,6 +143,6 @@ def _compare_template(check: ModelCheck, named: str, *, template: str, tokenizer
     )
     if trained_with and not trained_with.is_variant_of(FAMILIES[named]):
         check.notes.append(
-            f"the model's own template is {trained_with.name}, student.template names {named}: the model"
-            f" does not know that format yet; templates that suit: auto, {fitting}"
+            f"the model's own template is {trained_with.name}, student.template names {named}:"
+            f" the model does not know that format yet; templates that suit: auto, {fitting}"
         )
