@@ -13,9 +13,13 @@ from benchmarks.step import make_data
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import settings_only
 from composer_replication.cli.memory_card import found_card
-from composer_replication.cli.memory_text import window_fit
+from composer_replication.cli.memory_text import print_fit, run_fit, window_fit
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.errors import ConfigError
+from composer_replication.models.gguf_file import read_gguf
+from composer_replication.models.student_shape import student_shape
+from composer_replication.tokens.artefact import Dataset
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.draws.batch_sampler import Sampler
 from composer_replication.training.inputs import nulled_data
@@ -23,6 +27,7 @@ from composer_replication.training.memory.largest_forward import largest_forward
 from composer_replication.training.memory.memory_model import StepSize
 from tests.cli.test_examples import logs_in, random_student
 from tests.cli.workspace import recompose
+from tests.models.gguf_files import qwen3_gguf
 
 pytestmark = pytest.mark.train
 BIG = """[student]
@@ -90,11 +95,44 @@ def test_doctor_computes_a_model_that_was_not_fetched(tmp_path: Path) -> None:
 
 
 def test_doctor_says_why_it_cannot_compute(tmp_path: Path) -> None:
-    for model, why in (("tiny", "less than 1 GB"), ("a/b.gguf", "GGUF"), ("who/what", "not on")):
+    for model, why in (
+        ("tiny", "less than 1 GB"),
+        ("a/b.gguf", "GGUF file a/b.gguf: no such"),
+        ("who/what", "not on"),
+    ):
         (tmp_path / "recompose.toml").write_text(f'[student]\nmodel = "{model}"\n', "utf-8")
         value = recompose("doctor", "--json", cwd=tmp_path).value
         finding = next(f for f in value["findings"] if f["name"] == "memory")
         assert why in finding["found"] and value["memory"] is None
+
+
+def test_a_gguf_file_is_computed_by_its_widths_in_plain_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = qwen3_gguf(tmp_path / "m.gguf")
+    found = student_shape(StudentSettings(model=str(file)))
+    facts = read_gguf(file)
+    assert found.shape is not None and found.context == 8192
+    # every tensor of the file is counted, once
+    assert found.shape.num_parameters == facts.num_weights and found.shape.tied
+    assert (found.shape.family, found.shape.head_dim, found.shape.kv_heads) == ("qwen3", 32, 2)
+    settings = f'[student]\nmodel = "{file}"\n[build]\nmax_tokens = 512\n'
+    (tmp_path / "recompose.toml").write_text(settings, "utf-8")
+    job = settings_only(Common(config=(tmp_path / "recompose.toml",)))
+    example, _ = make_data(256, sites=1, pairs=0, vocab=512)
+    data = Dataset(examples=(example,), pairs=(), meta={})
+    memory = print_fit(job, run_fit(job, data, memory_gb=24.0))
+    assert memory is not None and memory["from_gguf"] == "Q8_0, de-quantised to float32"
+    # the file's 34 bytes per 32 weights are 4 each here
+    assert memory["terms"]["weights"] == 4 * facts.num_weights
+    out = capsys.readouterr().out
+    assert "Q8_0, de-quantised to float32" in out and "not of the file" in out
+    doctor = recompose("doctor", "--memory-gb", "24", "--json", cwd=tmp_path).value
+    assert doctor["memory"]["longest_window"] > 512
+    other = job.config.student.model_copy(update={"model": str(tmp_path / "none.gguf")})
+    loaded = replace(job.loaded, config=job.config.model_copy(update={"student": other}))
+    assert print_fit(replace(job, loaded=loaded), None) is None
+    assert "memory   not computed: the GGUF file" in capsys.readouterr().out
 
 
 def test_without_a_gpu_it_is_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:

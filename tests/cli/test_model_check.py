@@ -100,6 +100,29 @@ def test_a_template_without_calls_names_the_family_that_its_tokens_allow(tmp_pat
     assert named["template"]["used"]["calls"] and named["template"]["used"]["tools"]
     wrong = check(model, "--student.template", "llama3", cwd=tmp_path, code=1)
     assert "no token '<|eot_id|>'" in refused(wrong)
+    assert "suits its control tokens in student.template: auto, chatml-tools" in refused(wrong)
+    by_name = check(model, "--student.template", "qwen3", cwd=tmp_path, code=0)
+    assert any(
+        "no token '<tool_call>'" in note and "suit: chatml-tools" in note
+        for note in by_name["notes"]
+    )
+
+
+def test_a_template_that_the_tiny_student_cannot_write_is_refused(tmp_path: Path) -> None:
+    wrong = check("tiny", "--student.template", "llama3", cwd=tmp_path, code=1)
+    assert "no token '<|" in refused(wrong) and "student.template" in refused(wrong)
+    assert "qwen3, " in refused(wrong) and "chatml-tools" in refused(wrong)
+    for right in ("auto", "qwen3-thinking", "chatml-tools"):
+        assert not check("tiny", "--student.template", right, cwd=tmp_path, code=0)["refused"]
+
+
+def test_a_template_of_another_family_is_told_with_those_that_suit(
+    model: Path, tmp_path: Path
+) -> None:
+    for named, told in (("qwen3-thinking", False), ("qwen3.5", True), ("auto", False)):
+        notes = check(model, "--student.template", named, cwd=tmp_path, code=0)["notes"]
+        assert any("own template is qwen3, student.template names" in n for n in notes) == told
+        assert not told or "auto, qwen2.5, qwen3" in "".join(notes)
 
 
 def test_a_base_model_without_a_template_names_the_families(tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ def test_known_steps_give_known_rows(
         drawn(panel, console)[0]
         == " step 0 of 4   elapsed 0s   waiting for the first step: getting ready"
     )
+    panel.progress(lambda: "token probe: 3 of 16 rows, eta 1m15s")
+    assert (
+        drawn(panel, console)[0]
+        == " step 0 of 4   elapsed 0s   token probe: 3 of 16 rows, eta 1m15s"
+    )
     now[0] += 50
     panel({**STEP, "step": 1, "rollouts/success": 0.0, "health/monitor": 0.25})
     # the first step takes several times as long as the others
@@ -92,6 +97,19 @@ def test_known_steps_give_known_rows(
         " rollouts    success 0.50 ▁▅  flat 25%  sites 12 of 14 used",
         " health      KL 0.310 of 0.3   unresolvable 6% of 10%   monitor 0.25, was 0.25",
     ]
+
+
+def test_what_follows_the_last_step_is_shown_until_it_is_over(
+    plain: tuple[TrainPanel, Console],
+) -> None:
+    panel, console = plain
+    with panel:
+        panel.progress(lambda: "forward and backward: part 1 of 2")
+        panel({**STEP, "step": 4})
+        assert drawn(panel, console)[0].endswith("eta 0s")
+        panel.progress(lambda: "token probe: 3 of 16 rows, eta 1m15s")
+        assert drawn(panel, console)[0].endswith("s   token probe: 3 of 16 rows, eta 1m15s")
+    assert drawn(panel, console)[0].endswith("eta 0s")
 
 
 def test_no_row_is_wider_than_the_terminal_or_holds_what_steers_it(

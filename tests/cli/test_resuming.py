@@ -21,6 +21,7 @@ from rich.console import Console
 from composer_replication.cli.train_text import Steps
 from composer_replication.core.lock import OWNER, process_start
 from composer_replication.core.rundir import RunDir
+from composer_replication.report.run_view import run_view
 from tests.cli.test_panel import job_on
 from tests.cli.test_train_live import SETTINGS, tiny_student
 from tests.cli.workspace import CliResult, files, recompose
@@ -97,6 +98,36 @@ def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Pat
         "train.learning_rate"
     ] and value["dry_run"] is True
     assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
+
+
+def test_the_seed_that_is_shown_is_the_one_that_was_set(work: Path) -> None:
+    """A number derived from it was shown, which nothing had used."""
+    run = first(work)
+    assert run.info()["seed"] == run.resolved()["seed"] == run_view(run.path)["seed"] == 7
+    more = ("--train.steps", "4", "--seed", "11", "--resume", "first", "--accept-changes")
+    result = recompose("train", *STEPS[2:], *more, cwd=work)
+    assert result.code == 0, result.err
+    assert run_view(run.path)["seed"] == run.resolved()["seed"] == 11
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_changed_settings_are_refused_before_anything_is_loaded(
+    work: Path, has_checkpoint: bool
+) -> None:
+    """It took minutes to hear of it, and without a checkpoint nothing was compared."""
+    if not has_checkpoint:
+        shutil.rmtree(first(work).checkpoints_dir)
+    (work / "student" / "tokenizer.json").unlink()
+    (work / "student" / "model.safetensors").unlink()
+    changed = ("--train.learning_rate", "0.5", "--resume", "first")
+    result = recompose("train", *STEPS, *changed, cwd=work)
+    assert result.code == 1 and "loading" not in result.out
+    since = "the checkpoint" if has_checkpoint else "the run was started"
+    assert f"settings changed since {since}: train.learning_rate: " in flat(result)
+    assert "-> 0.5" in flat(result) and "--accept-changes" in flat(result)
+    assert first(work).info()["attempts"] == 1
+    accepted = recompose("train", *STEPS, *changed, "--accept-changes", cwd=work)
+    assert "settings changed" not in flat(accepted) and "tokenizer" in flat(accepted)
 
 
 @pytest.mark.parametrize(

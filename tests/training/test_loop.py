@@ -25,6 +25,7 @@ from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
+from composer_replication.training.run.checkpoint import training_settings
 from composer_replication.training.run.state import Trainer
 from composer_replication.training.step import accumulate, measure_channels, train_step
 from tests.training.small_student import (
@@ -515,3 +516,23 @@ def test_lora_trains_only_adapters_and_its_teacher_is_the_start(tmp_path: Path) 
     assert [row["student"] for row in first] != [row["student"] for row in last]
     saved = load_file(str(run.checkpoint(3) / "adapter_model.safetensors"))
     assert saved and all("lora_" in name for name in saved)
+
+
+@pytest.mark.parametrize(("sites", "probed"), [(0, set[int]()), (1, {0, 1})])
+def test_the_token_probe_looks_at_as_many_sites_as_are_set(
+    tmp_path: Path, sites: int, probed: set[int]
+) -> None:
+    phases: list[str] = []
+    config = make_config(steps=1, probe_sites=sites, **ALL)
+    train(
+        config,
+        student=make_student(),
+        examples=EXAMPLES,
+        pairs=PAIRS,
+        run=(run := make_run(tmp_path, config)),
+        on_progress=lambda phase: phases.append(phase()),
+    )
+    assert {step for step, _ in run.token_tables()} == probed
+    assert sum(phase.startswith("token probe: 0 of") for phase in phases) == len(probed)
+    # it only looks: a run may be resumed with another number
+    assert "probe_sites" not in training_settings(config)["train"]

@@ -294,4 +294,4 @@ def test_hashes_see_every_token_and_every_bit() -> None:
 def test_watched_sites_take_kinds_in_turn() -> None:
     examples = [make_example(i, hints=1) for i in range(20)]
     assert [e.id for e in probe_examples(examples, num_sites=3)] == ["e0", "e1", "e2"]
-    assert probe_examples([make_example(0, hints=0)]) == []
+    assert probe_examples([make_example(0, hints=0)], num_sites=3) == []

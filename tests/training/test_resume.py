@@ -100,6 +100,25 @@ def test_changed_settings_are_shown_and_refused_unless_accepted(tmp_path: Path) 
     assert event["changed"] == ["train.learning_rate: 0.001 -> 0.0005", "train.steps: 2 -> 3"]
 
 
+def test_changed_settings_are_refused_before_the_first_checkpoint_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path, make_config(steps=2))
+    changed = make_config(steps=2, learning_rate=5e-4)
+    with pytest.raises(ConfigError, match=r"train.learning_rate: 0.001 -> 0.0005") as caught:
+        train(changed, student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    assert "since the run was started" in caught.value.what
+    assert "--accept-changes" in caught.value.fix and caught.value.where == str(run.path)
+    assert not run.metrics() and run.resolved()["train"]["learning_rate"] == 1e-3
+    train(
+        changed,
+        student=make_student(),
+        examples=EXAMPLES,
+        run=run,
+        resume=True,
+        accept_changes=True,
+    )
+    assert run.resolved()["train"]["learning_rate"] == 5e-4
+
+
 def test_other_data_or_another_start_are_refused(tmp_path: Path) -> None:
     run = finished(tmp_path, steps=2)
     with pytest.raises(DataError, match="examples or pairs are not those"):

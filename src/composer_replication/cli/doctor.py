@@ -8,7 +8,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from composer_replication.cli.doctor_next import (
     doctor_next,
     optional_needs,
 )
+from composer_replication.cli.doctor_student import student
+from composer_replication.cli.finding import Finding
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
 from composer_replication.cli.memory_text import print_fit, window_fit
@@ -28,16 +30,6 @@ from composer_replication.data.ingestion.find_logs import default_folders
 
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of one check: whether it works, what was found, and the remedy."""
-
-    name: str
-    ok: bool
-    found: str
-    fix: str = ""
 
 
 def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = Common()) -> int:
@@ -54,7 +46,7 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     job = settings_only(common)
     fit, fits, in_words = window_fit(job, memory_gb=memory_gb, cards=cards)
     optional = list(optional_packages(job))
-    findings = [*packages(), *optional, gpu(job), logs(job), disk(job), settings(job)]
+    findings = [*packages(), *optional, gpu(job), logs(job), disk(job), settings(job), student(job)]
     findings.append(Finding(name="memory", ok=fits, found=in_words))
     works = {f.name: f.ok for f in findings}
     has_packages = all(works[name] for name in NEEDED_TO_TRAIN)
@@ -79,7 +71,7 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     )
     job.screen.line()
     backends = print_backends(job)
-    memory = print_fit(job, fit)
+    memory = print_fit(job, fit) if fit is not None else None
     next_command = doctor_next(
         job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
     )

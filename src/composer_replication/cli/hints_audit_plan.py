@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.cli.build_text import remedies
-from composer_replication.cli.figures import TimeLeft, eta
 from composer_replication.cli.job import Job
+from composer_replication.core.time_left import TimeLeft, eta
 
 
 def listed(counts: Mapping[str, int]) -> str:
@@ -18,8 +18,8 @@ def listed(counts: Mapping[str, int]) -> str:
 
 
 class Progress:
-    """Prints how many of the messages are measured and the time left (figures.py), at most every
-    `every_s` seconds."""
+    """Prints how many of the messages are measured and the time left, at most every `every_s`
+    seconds."""
 
     def __init__(self, job: Job, what: str, *, every_s: float = 10.0) -> None:
         self.job, self.what, self.every_s = job, what, every_s

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.memory_card import found_card
+from composer_replication.cli.memory_fits import HOW_KNOWN, Fit
 from composer_replication.core.config.root import Config
+from composer_replication.models.adapter_folder import base_model
+from composer_replication.models.gguf_file import describe_gguf
 from composer_replication.models.student_shape import StudentShape, student_shape
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.memory.memory_fit import (
     GB,
-    CardMemory,
-    Change,
     changes,
     longest_window,
 )
 from composer_replication.training.memory.memory_model import MemoryNeed, StepSize, memory_need
-
-HOW_KNOWN = "computed, checked against peaks on a CPU, not measured on a GPU"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What a forward of this size needs, the card that it is for, and what would change that:
-    `remedy` is the first change, with those before it, after which this forward fits."""
-
-    card: CardMemory
-    name: str
-    size: StepSize
-    need: MemoryNeed
-    window: int
-    changes: Sequence[Change]
-    remedy: Change | None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the forward fits what can be used of the card."""
-        return self.need.total <= self.card.usable
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers, in bytes and tokens."""
-        return {
-            "card_bytes": round(self.card.total),
-            "usable_bytes": round(self.card.usable),
-            "device": self.card.device,
-            "cards": self.card.cards,
-            "tokens": self.size.tokens,
-            "bytes": round(self.need.total),
-            "moment": self.need.moment,
-            "terms": {name: round(value) for name, value in self.need.terms.items()},
-            "host_bytes": round(self.need.host),
-            "fits": self.fits,
-            "longest_window": self.window,
-            "changes": {change.setting: change.window for change in self.changes},
-            "how_known": HOW_KNOWN,
-        }
 
 
 def fit_of(
@@ -124,6 +84,8 @@ def run_fit(job: Job, data: Dataset, *, memory_gb: float, cards: int = 0) -> Fit
 def print_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
     """Print the terms, the longest window and the changes; returns the numbers."""
     if fit is None:
+        why = student_shape(job.config.student).why_unknown
+        job.screen.line(f" memory   not computed: {why}")
         return None
     show_line, need = job.screen.line, fit.need
     show_line(
@@ -135,6 +97,11 @@ def print_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
         [(name, f"{value / GB:.2f}") for name, value in terms],
         head=(f"needed at once ({need.moment})", "GB"),
     )
+    student = job.config.student
+    if from_gguf := describe_gguf(base_model(student), dtype=student.dtype):
+        show_line(
+            f" weights  {from_gguf}: the sizes are those of the plain weights, not of the file"
+        )
     if need.host:
         show_line(
             f"          {need.host / GB:.1f} GB of the machine's memory beside it (train.offload)"
@@ -146,7 +113,7 @@ def print_fit(job: Job, fit: Fit | None) -> dict[str, Any] | None:
             head=("change", "longest window"),
         )
     warn_of_fit(job, fit)
-    return fit.as_json()
+    return fit.as_json() | ({"from_gguf": from_gguf} if from_gguf else {})
 
 
 def _sizes_that_fit(job: Job, window: int) -> tuple[int, int]:

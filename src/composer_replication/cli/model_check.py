@@ -6,19 +6,33 @@ Weights are not loaded: their headers say how many there are.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from composer_replication.cli.model_check_files import ModelCheck, check_files
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.models.adapter_folder import base_model, with_adapter
+from composer_replication.models.hub_files import HUB_FIX, kept_folder, why_unreachable
 from composer_replication.models.model_files import (
+    is_missing_path,
     model_kind,
     tokens_without_a_row,
 )
-from composer_replication.tokens.hf import added_tokens, own_template_of, student_tokenizer
+from composer_replication.tokens.hf import (
+    added_tokens,
+    own_template_of,
+    render_template,
+    student_tokenizer,
+)
 from composer_replication.tokens.renderer import PROBE_TURNS, Renderer
 from composer_replication.tokens.template_abilities import template_abilities
-from composer_replication.tokens.template_families import fitting_families, recognised_by_text
+from composer_replication.tokens.template_families import (
+    FAMILIES,
+    fitting_families,
+    recognise,
+    recognised_by_text,
+)
+from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 
 def check_model(settings: StudentSettings) -> ModelCheck:
@@ -26,6 +40,11 @@ def check_model(settings: StudentSettings) -> ModelCheck:
     check = ModelCheck(model=settings.model, kind=model_kind(settings.model))
     if check.kind == "tiny":
         check.notes.append("made here, with a tokenizer that `build` trains on your sessions")
+        with check.collecting():  # its control tokens do not depend on the sessions
+            Renderer.for_tokenizer(train_tiny_tokenizer(()), family=settings.template)
+        return check
+    settings, is_there = _from_this_machine(check, settings)
+    if not is_there:
         return check
     with check.collecting():
         settings = with_adapter(settings)
@@ -39,6 +58,28 @@ def check_model(settings: StudentSettings) -> ModelCheck:
         _check_tokens(check, tokenizer)
         _check_template(check, tokenizer, settings.template)
     return check
+
+
+def _from_this_machine(
+    check: ModelCheck, settings: StudentSettings
+) -> tuple[StudentSettings, bool]:
+    """If the hub cannot be reached, the settings with the folder of what is kept here of the model;
+    False if nothing is."""
+    base = ""
+    with check.collecting():
+        base = base_model(settings)
+    if not base:
+        check.refused.clear()  # said again, with the rest, by what follows
+        return settings, True
+    if model_kind(base) != "hub" or is_missing_path(base) or not (why := why_unreachable(base)):
+        return settings, True
+    kept = kept_folder(base)
+    if kept is None:
+        check.refuse(f"{why}, and nothing of {base} is on this machine (at student.model)", HUB_FIX)
+        return settings, False
+    check.notes.append(f"{why}; what is on this machine of {base} was looked at")
+    changed = "base" if check.kind == "adapter" else "model"
+    return settings.model_copy(update={changed: str(kept)}), True
 
 
 def _check_tokens(check: ModelCheck, tokenizer: Any) -> None:
@@ -68,6 +109,8 @@ def _check_template(check: ModelCheck, tokenizer: Any, named: str) -> None:
     if template:
         check.template["own"] = asdict(template_abilities(tokenizer, template=template))
     renderer = Renderer.for_tokenizer(tokenizer, family=named)
+    if named != "auto":
+        _compare_template(check, named, template=template, tokenizer=tokenizer)
     if renderer.family is not None:
         by_text = recognised_by_text(template, tokens=tokens) is not None
         recognised = "its text" if by_text else "what it renders"
@@ -83,3 +126,23 @@ def _check_template(check: ModelCheck, tokenizer: Any, named: str) -> None:
         PROBE_TURNS, target=1, hint="Read the file first.", site_id="probe", kind="probe"
     )
     check.template["hint"] = view.rendering
+
+
+def _compare_template(check: ModelCheck, named: str, *, template: str, tokenizer: Any) -> None:
+    """Note a template that works by name, but is another than the model was trained with."""
+    tokens = added_tokens(tokenizer)
+    lacking = [token for token in FAMILIES[named].inner_tokens if token not in tokens]
+    fitting = ", ".join(fitting_families(tokens)) or "none"
+    if lacking:
+        check.notes.append(
+            f"the tokenizer has no token {lacking[0]!r}, which the {named} template writes inside"
+            f" a message: it would be text of several tokens; templates that suit: {fitting}"
+        )
+    trained_with = template and recognise(
+        template, partial(render_template, tokenizer), tokens=tokens
+    )
+    if trained_with and not trained_with.is_variant_of(FAMILIES[named]):
+        check.notes.append(
+            f"the model's own template is {trained_with.name}, student.template names {named}:"
+            f" the model does not know that format yet; templates that suit: auto, {fitting}"
+        )

@@ -20,11 +20,12 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from composer_replication.cli.figures import TimeLeft, duration, eta, finite, format_number, spark
+from composer_replication.cli.figures import finite, format_number, spark
 from composer_replication.cli.job import Job
 from composer_replication.cli.train_text import COLOUR, Steps
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.harmless import harmless
+from composer_replication.core.time_left import TimeLeft, duration, eta
 
 SPARK = 18
 """Most columns of the curve of success; with more steps, neighbours are averaged."""
@@ -36,9 +37,9 @@ class TrainPanel:
 
     def __init__(self, job: Job) -> None:
         self.job, self.began, self.seen = job, time.monotonic(), 0
-        self.time_left = TimeLeft()
+        self.time_left, self.at_the_end = TimeLeft(), False
         self.line: Mapping[str, Any] = {}
-        self.doing: Callable[[], str] = lambda: "getting ready"
+        self.doing: Callable[[], str] = lambda: "waiting for the first step: getting ready"
         self.active: Counter[str] = Counter()
         self.success: list[float] = []
         self.monitor: list[float] = []
@@ -59,6 +60,7 @@ class TrainPanel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.at_the_end = False
         self._live.stop()
 
     def __call__(self, metrics: Mapping[str, Any]) -> None:
@@ -73,6 +75,7 @@ class TrainPanel:
     def progress(self, doing: Callable[[], str]) -> None:
         """Set the function that describes the current activity; called at every redraw."""
         self.doing = doing
+        self.at_the_end = int(self.line.get("step", 0)) >= self.job.config.train.steps
 
     def go_on_from(self, step: int) -> None:
         """Set how many steps the run has taken."""
@@ -89,11 +92,9 @@ class TrainPanel:
     def _clock(self) -> Text:
         steps, spent = self.job.config.train.steps, time.monotonic() - self.began
         step = int(self.line.get("step", 0))
-        left = (
-            f"eta {eta(self.time_left.seconds(steps=steps - step))}"
-            if self.seen
-            else f"waiting for the first step: {self.doing()}"
-        )
+        left = self.doing()
+        if self.seen and not self.at_the_end:
+            left = f"eta {eta(self.time_left.seconds(steps=steps - step))}"
         return _row(
             (f" step {step} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
         )

@@ -14,16 +14,14 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from composer_replication.cli.flags import TOP_LEVEL, dotted_settings
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.cli.show_run import run_folder
-from composer_replication.core.checkpoints import whole_checkpoint
 from composer_replication.core.errors import DamagedError, UnwrittenError
 from composer_replication.core.rundir import RunDir, open_run
-from composer_replication.tokens.artefact import Dataset
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player
@@ -132,44 +130,6 @@ def explain_end(
         raise UnwrittenError(
             error.what, where=error.where, fix=f"make room there, then: {command}"
         ) from error
-
-
-def check_resume_dry(
-    job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool
-) -> dict[str, Any]:
-    """Check a resume without loading weights: the checkpoint, and which settings have changed."""
-    from composer_replication.training.draws.identity import data_sha256
-    from composer_replication.training.run.checkpoint import (
-        check_resume,
-        read_state,
-        training_settings,
-    )
-
-    if step is None and not run.checkpoints():
-        return {"run": str(run.path), "checkpoint": None, "step": 0, "changed": []}
-    with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
-        checkpoint_step, folder = whole_checkpoint(run, step)
-        state = read_state(folder)
-    identity = {name: str(state.get(name, "")) for name in ("start_sha256", "env_sha256")}
-    identity["data_sha256"] = data_sha256(
-        () if job.config.train.backend == "trl" else data.examples, data.pairs
-    )
-    changed = check_resume(
-        state,
-        settings=training_settings(job.config),
-        identity=identity,
-        accept_changes=accept_changes,
-    )
-    for change in changed:
-        job.screen.line(f" changed  {change}", style="yellow")
-    if not changed:
-        job.screen.line(" changed  no setting, no example: the checkpoint is whole and fits")
-    return {
-        "run": str(run.path),
-        "checkpoint": str(folder),
-        "step": checkpoint_step,
-        "changed": changed,
-    }
 
 
 def short_path(path: Path) -> str:

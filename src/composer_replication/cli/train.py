@@ -12,6 +12,7 @@ from composer_replication.cli.hint_gate import check_examples, kept_kinds, print
 from composer_replication.cli.job import open_job
 from composer_replication.cli.meeting import check_meeting, check_resumed, print_meeting
 from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
+from composer_replication.cli.resume_checks import check_same_settings
 from composer_replication.cli.resuming import resume_command
 from composer_replication.cli.student_tokenizer import student_renderer
 from composer_replication.cli.train_backends import check_resumable
@@ -24,7 +25,7 @@ from composer_replication.cli.train_data import (
 from composer_replication.cli.train_here import tell_driver, train_here
 from composer_replication.cli.train_prime_rl import write_for_prime_rl
 from composer_replication.cli.train_replicas import train_replicas
-from composer_replication.cli.train_run import finish_dry, new_run, resumed_run
+from composer_replication.cli.train_run import finish_dry, new_run, print_resume, run_to_resume
 from composer_replication.cli.train_text import show_plan
 from composer_replication.core.errors import need
 from composer_replication.models.context_length import check_context
@@ -75,6 +76,8 @@ def train_command(
     check_trackers(job.config.train.trackers)
     check_meeting(job, replicas)
     job = with_own_adapter(job)
+    resumed = run_to_resume(job, resume)
+    check_same_settings(job, resumed, accept_changes=accept_changes)
     live = bool(job.config.rollouts.env)
     tokenizer = tokenizer_of(job)
     data = (
@@ -114,8 +117,8 @@ def train_command(
         imported=not live or config.train.lm_ce.weight > 0,
     )
     fit = run_fit(job, data, memory_gb=memory_gb, cards=cards)
-    resumed = resumed_run(job, resume)
     if resumed is not None:
+        print_resume(job, *resumed)
         again = resume_command(job, resumed[0].path, accept_changes=accept_changes)
         check_resumed(resumed[0], replicas, again=again)
     if job.dry_run:

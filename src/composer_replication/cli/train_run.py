@@ -10,14 +10,13 @@ from typing import Any
 
 from composer_replication.cli.flags import dotted_settings
 from composer_replication.cli.job import Job
+from composer_replication.cli.resume_checks import check_resume_dry
 from composer_replication.cli.resuming import (
-    check_resume_dry,
     chosen_run,
     resume_command,
     short_path,
 )
 from composer_replication.cli.student_tokenizer import FOLDER
-from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
 from composer_replication.core.lock import check_free
@@ -66,12 +65,11 @@ def new_run(
         *(inputs if data.meta else []),
         *((file, len(file.read_bytes().splitlines())) for file in sources),
     ]
-    seed = stage_seed(job.config.seed, "train")
     return create_run(
         runs,
         resolved=job.config.model_dump(mode="json"),
         command=command,
-        seed=seed,
+        seed=job.config.seed,
         inputs=inputs,
         name=name,
         about={"weights": weights} if weights else {},
@@ -106,12 +104,9 @@ def finish_dry(
     return job.finish({"plan": plan, "resume": checked}, wrote=[run.path], next_command=again)
 
 
-def resumed_run(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
-    """The run to go on with and its step, which are printed; None for a new run."""
-    resumed = chosen_run(job, resume) if resume else replica_run()
-    if resumed is not None:
-        print_resume(job, *resumed)
-    return resumed
+def run_to_resume(job: Job, resume: str) -> tuple[RunDir, int | None] | None:
+    """The run to go on with and its step; None for a new run."""
+    return chosen_run(job, resume) if resume else replica_run()
 
 
 def print_loading(job: Job) -> str:

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from composer_replication.cli.channel_units import unfed, weights_in_settings
-from composer_replication.cli.figures import TimeLeft, duration, eta
 from composer_replication.cli.job import Job
 from composer_replication.core.channel_names import CHANNELS
+from composer_replication.core.time_left import TimeLeft, duration, eta
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.draws.hint_inputs import views_with_donor
 
@@ -142,7 +142,7 @@ def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
 
 
 class Steps:
-    """Prints one line per step as key=value, with the time left (figures.py).
+    """Prints one line per step as key=value, with the time left (core/time_left.py).
 
     After `every_s` seconds without a line it prints the current activity, so that a long step does
     not look like a hang.

@@ -24,9 +24,9 @@ def context_of(config: dict[str, Any]) -> int | None:
     return context if isinstance(context, int) and context > 0 else None
 
 
-def model_config(settings: StudentSettings) -> dict[str, Any] | None:
+def model_config(settings: StudentSettings, *, fetch: bool = True) -> dict[str, Any] | None:
     """The config.json of the student's model, or of its adapter's base; None for a GGUF file and
-    for a hub name of which nothing is on this machine.
+    for a hub name of which nothing is on this machine, nor can be fetched (`fetch`).
 
     Example: model_config(StudentSettings(model="folder"))["hidden_size"]
     """
@@ -38,7 +38,9 @@ def model_config(settings: StudentSettings) -> dict[str, Any] | None:
     if kind == "hub":
         transformers = need("transformers", extra="train")
         try:
-            folder = Path(str(transformers.utils.cached_file(base, "config.json"))).parent
+            folder = Path(
+                str(transformers.utils.cached_file(base, "config.json", local_files_only=not fetch))
+            ).parent
         except (OSError, ValueError):
             return None  # loading the tokenizer says why
     file = folder / "config.json"

@@ -16,6 +16,7 @@ import io
 import re
 import struct
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -33,13 +34,25 @@ _LINEAR = {
 """Names of linear layers in llama.cpp (gguf-py/gguf/constants.py) and in transformers' models."""
 
 
+_WIDTHS = {
+    "num_hidden_layers": "block_count", "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+}  # fmt: skip
+"""Fields of a config.json, and the keys under which llama.cpp keeps them."""
+_MODEL_TYPES = {"gemma3": "gemma3_text"}
+"""Architectures that transformers names otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFacts:
     """The metadata of a GGUF file.
 
     `quantisation` lists the types of its tensors, the one that holds most of the weights first.
     `tokenizer` is the kind of tokenizer ("gpt2", "llama"), `pre` the name of its pre-tokenizer.
-    `linear_shapes` are the (out, in) of the linear layers, under their names in transformers.
+    `config` are its widths, named as in a config.json, `linear_shapes` the (out, in) of the linear
+    layers, under their names in transformers.
     """
 
     architecture: str
@@ -51,6 +64,7 @@ class GgufFacts:
     tokenizer: str
     pre: str
     linear_shapes: dict[str, tuple[int, ...]]
+    config: dict[str, Any]
 
 
 def read_gguf(path: Path) -> GgufFacts:
@@ -93,7 +107,24 @@ def read_gguf(path: Path) -> GgufFacts:
             for tensor in tensors
             if (name := _name_in_transformers(tensor.name)) is not None
         },
+        config=_config(
+            metadata,
+            vocab=rows[0] if rows else None,
+            tied=all(tensor.name != "output.weight" for tensor in tensors),
+        ),
     )
+
+
+def _config(metadata: Mapping[str, Any], *, vocab: int | None, tied: bool) -> dict[str, Any]:
+    """The fields of a config.json that say how wide a model is; a missing one is left out."""
+    architecture = str(metadata["general.architecture"])
+    found = {name: metadata.get(f"{architecture}.{key}") for name, key in _WIDTHS.items()}
+    found |= {
+        "model_type": _MODEL_TYPES.get(architecture, architecture),
+        "vocab_size": vocab,
+        "tie_word_embeddings": tied,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _name_in_transformers(name: str) -> str | None:

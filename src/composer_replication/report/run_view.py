@@ -35,7 +35,8 @@ def run_view(path: Path) -> dict[str, Any]:
         "id": info["id"],
         "path": str(path),
         "state": info["state"],
-        "seed": info["seed"],
+        # not run.json's: a resume may change it, and earlier versions wrote a derived one
+        "seed": settings.get("seed", info["seed"]),
         "started": info["started"],
         "ended": info["ended"],
         "attempts": info["attempts"],

@@ -156,12 +156,15 @@ class Renderer:
                 if t not in self.codec.control
             ]
             if missing:
+                fitting = fitting_families(added_tokens(tokenizer))
+                auto = ["auto"] if own_template_of(tokenizer) else []
                 raise RenderError(
                     f"the tokenizer has no token {missing[0]!r}, which the {family.name} template"
                     " writes",
+                    where="student.template",
                     fix=(
-                        "choose the family of this tokenizer in student.template, or leave it at"
-                        " 'auto'"
+                        "name a template that suits its control tokens in student.template:"
+                        f" {', '.join([*auto, *fitting]) or 'none known here does'}"
                     ),
                 )
 

@@ -135,6 +135,14 @@ class Family:
             token in tokens for token in (*self.end_tokens, *self.header_tokens, *self.inner_tokens)
         )
 
+    def is_variant_of(self, other: Family) -> bool:
+        """Whether the two render one official template, with thinking or without.
+
+        >>> FAMILIES["qwen3"].is_variant_of(FAMILIES["qwen3-thinking"])
+        True
+        """
+        return self.name.removesuffix("-thinking") == other.name.removesuffix("-thinking")
+
     def as_of_today(self) -> dict[str, str]:
         """Options that make the variant write today's date.
 

@@ -45,7 +45,7 @@ class TrainSetup:
     `first_step` is the number of steps that were taken before this launch, `last_metrics` the
     metrics of the last of them. `rollouts` and `rollback` are None without live rollouts, `forked`
     without train.fork, `kept_reference` without a reference model, `token_probe` without a hint
-    channel, `shared` without other replicas.
+    channel or with train.probe_sites = 0, `shared` without other replicas.
     """
 
     config: Config
@@ -259,10 +259,11 @@ def _token_probe(
 ) -> TokenProbe | None:
     """The probe of a run with a hint channel; one on rollouts is chosen from the first that have a
     hint view, unless an earlier launch has chosen."""
-    if not trainer.settings.hint.weight:
+    num_sites = trainer.settings.probe_sites
+    if not trainer.settings.hint.weight or not num_sites:
         return None
     if not is_live:
-        examples = probe_examples(data.examples)
+        examples = probe_examples(data.examples, num_sites=num_sites)
     else:
         examples = load_probe(run_logger.run) if first_step else []
     return TokenProbe(models=trainer.models, run_logger=run_logger, examples=examples)

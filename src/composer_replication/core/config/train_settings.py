@@ -283,6 +283,9 @@ class TrainSettings(Settings):
     grad_every: int = Field(default=10, gt=0)
     """Steps between two measurements of each channel's gradient norm over the parameters, by a
     separate backward."""
+    probe_sites: int = Field(default=8, ge=0)
+    """Sites of the token probe: their messages are scored token by token, before the first step and
+    after the last, for the report's page; 0 = none, which saves two forwards per site each time."""
     checkpoint_every: int = Field(default=10, gt=0)
     """Steps between two checkpoints; the last step always writes one."""
     keep_checkpoints: int = Field(default=3, gt=0)

@@ -103,6 +103,7 @@ def train_with_trl(
     if state is not None:
         check_resume(
             state,
+            run=run,
             settings=training_settings(config),
             identity=identity,
             accept_changes=accept_changes,

@@ -249,31 +249,58 @@ def load_extra(folder: Path) -> dict[str, Tensor]:
 
 def training_settings(config: Config) -> dict[str, Any]:
     """The settings that decide what training computes; the others may change between launches."""
-    dump = config.model_dump(mode="json")
-    live = ("rollouts", "sites", "hints") if config.rollouts.env else ()
-    sync = {key: value for key, value in dump["train"].pop("sync").items() if key not in OWN}
-    if config.train.sync.url:  # without, a run is what it was before there were replicas
-        dump["train"]["sync"] = sync
-    return {key: dump[key] for key in ("seed", "student", "train", *live)}
+    return _of_training(config.model_dump(mode="json"))
+
+
+def settings_of(run: RunDir, step: int | None = None) -> dict[str, Any]:
+    """The settings that a resume is compared with: those of the newest checkpoint, or of the one
+    after `step` steps; without any, those that the run was started with. No tensor is read."""
+    folders = [folder for at, folder in run.checkpoints() if step in (None, at)]
+    return read_state(folders[-1])["settings"] if folders else _of_training(run.resolved())
+
+
+def _of_training(dump: Mapping[str, Any]) -> dict[str, Any]:
+    train = {key: value for key, value in dump["train"].items() if key != "probe_sites"}
+    live = ("rollouts", "sites", "hints") if dump["rollouts"]["env"] else ()
+    sync = train.pop("sync", {})
+    if sync.get("url"):  # without, a run is what it was before there were replicas
+        train["sync"] = {key: value for key, value in sync.items() if key not in OWN}
+    return {**{key: dump[key] for key in ("seed", "student", *live)}, "train": train}
+
+
+def check_unchanged(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, run: RunDir, accept_changes: bool
+) -> list[str]:
+    """The settings that changed since the run was started, or since its checkpoint; raises
+    ConfigError if the changes are not accepted.
+
+    Example: check_unchanged(settings_of(run), training_settings(config), run=run, ...) -> []
+    """
+    changed = diff_settings(before, now)
+    if changed and not accept_changes:
+        since = "the checkpoint" if run.checkpoints() else "the run was started"
+        fix = (
+            "resume with the flags and settings that the run was started with (its command.txt), or"
+            " with --accept-changes"
+        )
+        raise ConfigError(
+            f"settings changed since {since}: {'; '.join(changed)}", where=str(run.path), fix=fix
+        )
+    return changed
 
 
 def check_resume(
     state: Mapping[str, Any],
     *,
+    run: RunDir,
     settings: Mapping[str, Any],
     identity: Mapping[str, str],
     accept_changes: bool,
 ) -> list[str]:
     """The settings that changed since the checkpoint; raises if the changes are not accepted, or if
     data, start weights or environment differ."""
-    changed = diff_settings(state["settings"], settings)
     # settings first: other data may only be the result of other settings
-    if changed and not accept_changes:
-        fix = (
-            "resume with the flags and settings that the run was started with (its command.txt), or"
-            " with --accept-changes"
-        )
-        raise ConfigError("settings changed since the checkpoint: " + "; ".join(changed), fix=fix)
+    changed = check_unchanged(state["settings"], settings, run=run, accept_changes=accept_changes)
     if state["data_sha256"] != identity["data_sha256"]:
         raise DataError(
             "the examples or pairs are not those of this run",

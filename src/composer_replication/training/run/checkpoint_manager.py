@@ -5,7 +5,7 @@ training/run/checkpoint.py writes and reads the files; the state of each part is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from composer_replication.core.channel_names import CHANNELS
@@ -15,6 +15,7 @@ from composer_replication.losses.total import RunningMean
 from composer_replication.models.sharding import gathered
 from composer_replication.training.run.checkpoint import (
     check_resume,
+    check_unchanged,
     load_extra,
     load_tensors,
     optimiser_moments,
@@ -22,6 +23,7 @@ from composer_replication.training.run.checkpoint import (
     remove_partial_checkpoints,
     save_checkpoint,
     set_aside,
+    settings_of,
     training_settings,
 )
 from composer_replication.training.run.membership import Membership
@@ -97,11 +99,19 @@ class CheckpointManager:
         if run_logger.main:
             remove_partial_checkpoints(run_logger.run, keep=trainer.settings.keep_checkpoints)
         if steps is None and not run_logger.run.checkpoints():
+            changed = check_unchanged(
+                settings_of(run_logger.run),
+                training_settings(trainer.config),
+                run=run_logger.run,
+                accept_changes=accept_changes,
+            )
+            self._keep_settings(changed)
             return 0
         steps_taken, folder = whole_checkpoint(run_logger.run, steps)
         state = read_state(folder)
         changed = check_resume(
             state,
+            run=run_logger.run,
             settings=training_settings(trainer.config),
             identity=self.identity,
             accept_changes=accept_changes,
@@ -118,8 +128,7 @@ class CheckpointManager:
             trainer.models.taid.restore(state["taid"])
         if self.rollback is not None:
             self.rollback.health.restore(state["policy_health"])
-        if changed and run_logger.main:
-            write_json(run_logger.run.resolved_json, trainer.config.model_dump(mode="json"))
+        self._keep_settings(changed)
         # no rank may still read the later checkpoints when they are renamed
         trainer.accelerator.wait_for_everyone()
         aside: list[str] = []
@@ -132,3 +141,10 @@ class CheckpointManager:
             **({"set_aside": aside} if aside else {}),
         )
         return steps_taken
+
+    def _keep_settings(self, changed: Sequence[str]) -> None:
+        """Write the run's settings again if some changed."""
+        if changed and self.run_logger.main:
+            write_json(
+                self.run_logger.run.resolved_json, self.trainer.config.model_dump(mode="json")
+            )

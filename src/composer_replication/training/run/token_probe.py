@@ -3,7 +3,8 @@ teacher, at the start and at the end of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,9 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train_settings import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
+from composer_replication.core.time_left import eta
 from composer_replication.models.activations import tiled
-from composer_replication.tokens.batch import collate
+from composer_replication.tokens.batch import Batch, Rows, collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.forwards.hinting import (
     ScoredHidden,
@@ -23,14 +25,10 @@ from composer_replication.training.forwards.joined import joined
 from composer_replication.training.forwards.reference import Reference, live_reference
 from composer_replication.training.forwards.training_models import TrainingModels
 from composer_replication.training.on_policy.live import LiveStep
-from composer_replication.training.run.run_logger import RunLogger
-
-NUM_SITES = 8
+from composer_replication.training.run.run_logger import Phase, RunLogger
 
 
-def probe_examples(
-    examples: Sequence[TrainingExample], *, num_sites: int = NUM_SITES
-) -> list[TrainingExample]:
+def probe_examples(examples: Sequence[TrainingExample], *, num_sites: int) -> list[TrainingExample]:
     """The first examples that hold `num_sites` hint views between them, kinds in turn so that each
     kind is seen."""
     by_kind: dict[str, list[TrainingExample]] = {}
@@ -91,7 +89,10 @@ class TokenProbe:
         first table; does nothing if they are chosen already."""
         if self.examples:
             return
-        self.examples = probe_examples([replace(e, actions=()) for e in live_step.examples])
+        self.examples = probe_examples(
+            [replace(e, actions=()) for e in live_step.examples],
+            num_sites=self.models.settings.probe_sites,
+        )
         if not self.examples:
             return
         self.write(step)
@@ -114,8 +115,47 @@ class TokenProbe:
                 max_tokens=self.models.settings.micro_tokens,
                 device=self.models.device,
                 tile=self.models.settings.tile,
+                on_progress=self.run_logger.progress,
             )
         self.run_logger.tokens(step, table)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """How many of the probe's forwards are done, and the time left by their tokens."""
+
+    began: float
+    total_rows: int
+    total_tokens: int
+    rows: int = 0
+    tokens: int = 0
+    last: float = 0.0
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], *, num_teachers: int) -> _Progress:
+        """The progress before the first forward."""
+        rows = [batch.student for batch in batches]
+        rows += [batch.teacher for batch in batches] * num_teachers
+        return cls(
+            began=time.monotonic(),
+            total_rows=sum(map(len, rows)),
+            total_tokens=sum(int(r.lengths_B.sum()) for r in rows),
+        )
+
+    def add(self, rows: Rows) -> None:
+        """Record that these rows went through a model."""
+        self.rows += len(rows)
+        self.tokens += int(rows.lengths_B.sum())
+        self.last = time.monotonic()
+
+    def __call__(self) -> str:
+        """The phase, e.g. "token probe: 3 of 16 rows, eta 1m15s"."""
+        left = None
+        if self.tokens:
+            per_token = (self.last - self.began) / self.tokens
+            waited = time.monotonic() - self.last
+            left = max(0.0, per_token * (self.total_tokens - self.tokens) - waited)
+        return f"token probe: {self.rows} of {self.total_rows} rows, eta {eta(left)}"
 
 
 def token_table(
@@ -129,6 +169,7 @@ def token_table(
     max_tokens: int,
     device: Any,
     tile: int = 0,
+    on_progress: Callable[[Phase], None] = lambda phase: None,
 ) -> list[dict[str, Any]]:
     """One row per probed site: for each token its text, its log-prob under the student (without the
     hint) and under the teacher (with it), and their divergence.
@@ -143,12 +184,16 @@ def token_table(
     """
     table: list[dict[str, Any]] = []
     measure = plain_divergence(hint_settings)
-    for example in examples:
-        batch = collate([example], pad_id=pad_id).to(device)
+    batches = [collate([example], pad_id=pad_id) for example in examples]
+    progress = _Progress.of(batches, num_teachers=len(teachers))
+    on_progress(progress)
+    for example, on_cpu in zip(examples, batches, strict=True):
+        batch = on_cpu.to(device)
         # a row at a time: no forward is longer than the session's own
         longest = min(max_tokens, len(example.ids))
         with tiled(student.model, tile=tile):
             student_ND = student.predictors(batch.student, batch.hint_student, max_tokens=longest)
+        progress.add(batch.student)
         scored: list[ScoredHidden] = []
         for teacher in teachers:
             with tiled(teacher.model, tile=tile):
@@ -156,6 +201,7 @@ def token_table(
                     batch.teacher, batch.hint_teacher, max_tokens=longest
                 )
             scored.append((hidden_ND, teacher.head()))
+            progress.add(batch.teacher)
         student_scores = (student_ND, student.head())
         values = shown_values(hint_settings, student_scores, scored, batch.hint_student.ids_N)
         numbers = {

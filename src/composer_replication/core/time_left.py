@@ -1,0 +1,55 @@
+"""The time that something still takes, and how a duration is written."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+
+def duration(seconds: float) -> str:
+    """Format seconds.
+
+    >>> duration(75), duration(9.4)
+    ('1m15s', '9s')
+    """
+    minutes, seconds_left = divmod(round(seconds), 60)
+    return f"{minutes}m{seconds_left:02d}s" if minutes else f"{seconds_left}s"
+
+
+@dataclass(slots=True)
+class TimeLeft:
+    """The time that a run still takes: its steps left times the median of its latest steps.
+
+    The first step of a launch takes 4 - 8 times as long as a later one, so it says nothing.
+
+    >>> time_left = TimeLeft()
+    >>> for now in (40.0, 45.0, 51.0, 56.0):
+    ...     time_left.step_ended(now)
+    >>> time_left.seconds(steps=10)
+    50.0
+    """
+
+    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+    _last: float | None = None
+
+    def step_ended(self, now: float) -> None:
+        """Record the end of a step, on any clock."""
+        if self._last is not None:
+            self._durations.append(now - self._last)
+        self._last = now
+
+    def seconds(self, *, steps: int) -> float | None:
+        """The time that `steps` more take; None before the second step has ended."""
+        if not steps:
+            return 0.0
+        return statistics.median(self._durations) * steps if self._durations else None
+
+
+def eta(seconds: float | None) -> str:
+    """Format the time left.
+
+    >>> eta(75.0), eta(None)
+    ('1m15s', 'measuring')
+    """
+    return "measuring" if seconds is None else duration(seconds)
