@@ -117,11 +117,16 @@ def stopped_section(rows: Sequence[StoppedRow], limits: PageLimits) -> Html:
 
 
 def _stopped(row: StoppedRow, limits: PageLimits) -> Html:
+    groups = row.grouped_words
     words = [
-        el("li", cut_end(text, limits.chars // 5), " ", site_link("site", q=site_id))
-        for site_id, text in row.words[:WORDS_SHOWN]
+        el(
+            "li",
+            f"{cut_end(group.text, limits.chars // 5)}{group.times} ",
+            site_link("look at it", q=group.site_ids[0]),
+        )
+        for group in groups[:WORDS_SHOWN]
     ]
-    left = len(row.words) - len(words)
+    left = len(groups) - len(words)
     tools = f": {listed_counts(list(row.tools), most=6)}" if row.tools else ""
     return el(
         "div",
