@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from composer_replication.core.rundir import RunDir
 from scripts.capabilities import NEEDS_PUBLIC_SESSIONS
+from scripts.docs_metrics import row_of
 from scripts.run_tests import ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,3 +84,19 @@ def log_folders(request: pytest.FixtureRequest) -> tuple[Path, ...]:
 def repository_root() -> Path:
     """The root of the checkout."""
     return ROOT
+
+
+@pytest.fixture(autouse=True)
+def every_metric_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No training of a test writes a metric without a row in docs/metrics.md. A row that a test
+    makes up itself has no number of an attempt."""
+    add_metrics = RunDir.add_metrics
+
+    def checked(run: RunDir, row: Mapping[str, Any]) -> None:
+        missing = [key for key in row if row_of(key) is None]
+        assert "attempt" not in row or not missing, (
+            f"no row in scripts/docs_metrics.py for {missing}"
+        )
+        add_metrics(run, row)
+
+    monkeypatch.setattr(RunDir, "add_metrics", checked)

@@ -33,12 +33,15 @@ KINDS = ("edit_no_match", "file_missing", "shell_syntax")
 Opened = Callable[..., Any]
 
 
-def audit_text(work: Path, *, count: int = 30, text: str = "Fix it.") -> str:
+def audit_text(work: Path, *, count: int = 30, text: str = "Fix it.", dated: bool = False) -> str:
     """The audit of `count` sessions whose mistakes are of three kinds in turn."""
     sessions = [
         a_session(f"s{i}", text=f"{text} number{i}", repository=f"repo{i % 2}")
         for i in range(count)
     ]
+    if dated:
+        days = [f"2026-{1 + i // 28 % 12:02}-{1 + i % 28:02}T10:00:00Z" for i in range(count)]
+        sessions = [replace(s, started=day) for s, day in zip(sessions, days, strict=True)]
     sites = fill(work, sessions, hint=text)
     kinds = {f"s{i}": KINDS[i % 3] for i in range(count)}
     rows = [
@@ -299,3 +302,20 @@ def test_without_a_script_the_page_says_how_to_see_the_sites(chromium: Any, tmp_
     assert "recompose show site -o work" in page.locator(".no-script").inner_text()
     assert not page.locator(".controls").is_visible()
     context.close()
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize("width", [1280, 1000, 900, 800, 390])
+def test_there_is_no_hole_beside_the_costliest_mistakes(
+    opened: Opened, tmp_path: Path, width: int, dated: bool
+) -> None:
+    page = opened(audit_text(tmp_path, dated=dated))
+    page.set_viewport_size({"width": width, "height": 900})
+    left, right = page.evaluate(
+        "[...document.querySelectorAll('#audit .picture > *')]"
+        ".map((part) => part.getBoundingClientRect().toJSON())"
+    )
+    if right["top"] < left["bottom"]:  # side by side
+        assert right["bottom"] - left["bottom"] < 60
+    else:
+        assert left["width"] == right["width"]

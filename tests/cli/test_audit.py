@@ -169,6 +169,25 @@ def test_what_people_stopped_is_counted_once_and_in_their_words(tmp_path: Path) 
     assert '"no, do not touch the cart"' in result.out
 
 
+def test_the_same_words_are_shown_once_with_their_number(tmp_path: Path) -> None:
+    for number in range(4):
+        log = LogBuilder(f"s{number}", day="2026-11-02")
+        log.refused_edit("ask me first" if number % 2 else f"no, not {number}")
+        log.write(tmp_path / "logs")
+    log = LogBuilder("s9", day="2026-11-03")
+    log.refused_edit("ask  me first")
+    log.write(tmp_path / "logs")
+    out = recompose("audit", "logs", "-o", "work", cwd=tmp_path).out
+    assert re.findall(r'^ +"(.*)$', out, re.MULTILINE) == [
+        'ask me first" (3 times)',
+        'no, not 0"',
+        'no, not 2"',
+    ]
+    page = (tmp_path / "work" / "report.html").read_text("utf-8")
+    assert len(re.findall(r"<li>ask me first \(3 times\) <a ", page)) == 1
+    assert "<li>no, not 0 <a " in page
+
+
 def test_since_and_project_choose_sessions_and_the_store_keeps_all(machine: Path) -> None:
     sessions_on(("2026-11-03",), to=machine / ".claude" / "projects", folder="bank", failures=2)
     since = recompose("audit", "--since", "2026-10-27", "--json", cwd=here(machine)).value

@@ -170,6 +170,6 @@ def test_other_logs_need_real_teachers(tmp_path: Path) -> None:
     assert (
         result.code == 1
         and "1 of 1 sessions were not recorded there" in result.err
-        and "name models to ask" in " ".join(result.err.split())
+        and "set replay.teachers =" in " ".join(result.err.split())
     )
     assert "sess-aaaa" in result.err and files(tmp_path) == {"recompose/sessions.jsonl"}

@@ -20,6 +20,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
 from composer_replication.cli.sites import write_sites
+from composer_replication.cli.sites_of_before import sites_hold
 from composer_replication.cli.sites_verdicts import show_verdicts
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import write_text
@@ -56,10 +57,10 @@ def audit_command(
     read = read_into_store(job, [str(p) for p in paths] or list(job.config.ingest.logs))
     if job.dry_run:
         return job.finish(read, wrote=[job.sessions, job.sites, job.work / PAGE])
-    if not job.is_usable(job.sites):
+    if not sites_hold(job):
         progress = Progress(job, "session", every_s=3.0)
         total = read["stored"]
-        write_sites(job, on_session=lambda count: progress(count, total))
+        write_sites(job, on_session=lambda count: progress(count, total), reuse=True)
     view = audit_view(job.work, since=first_day, project=project)
     if not view.sessions:
         raise DataError(

@@ -26,7 +26,9 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
     folders = ", ".join(named or [str(f) for f in default_folders(os.environ) if f.is_dir()])
     progress = Progress(job, "file", every_s=3.0)
     numbers = iter(range(1, len(logs) + 1))
-    done = ingest_logs(job, logs, on_file=lambda _: progress(next(numbers), len(logs)))
+    done = ingest_logs(
+        job, logs, on_file=lambda _: progress(next(numbers), len(logs)), skip_unchanged=True
+    )
     merged = done.merged
     stored = len(merged.order) if merged is not None else _num_stored(job, done.counts["sessions"])
     names = ("added", "grown", "reread")
@@ -37,6 +39,8 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
         f" {plural(done.counts['sessions'], 'session')}, {changed} new or grown;"
         f" {stored} in the store"
     )
+    if done.unread:
+        line += f"; {plural(done.unread, 'file')} as before, not read again"
     job.screen.labelled("read", f"{folders or 'no logs'}: {line}")
     for name, text in left_out(done.reports).items():
         if name != "unknown" or job.screen.verbose:
@@ -51,6 +55,7 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
         "bytes": num_bytes,
         "stored": stored,
         "changed": changed,
+        "unread": done.unread,
         "note": RETENTION_NOTE,
     }
 

@@ -31,12 +31,13 @@ def print_log_audit(screen: Screen, view: AuditView) -> None:
 
 
 def _show_words(screen: Screen, view: AuditView) -> None:
-    words = [text for row in view.stopped for _, text in row.words]
-    shown = words if screen.verbose else words[:TOP_WORDS]
-    for text in shown:
-        line = " ".join(text.split())
+    groups = [group for row in view.stopped for group in row.grouped_words]
+    for group in groups if screen.verbose else groups[:TOP_WORDS]:
+        line = group.text
         cut = line if len(line) <= WORDS_CHARS else line[: WORDS_CHARS - 1] + "…"
-        screen.labelled("", f'"{cut}"', style="dim")
+        screen.labelled("", f'"{cut}"{group.times}', style="dim")
+    if not screen.verbose and len(groups) > TOP_WORDS:
+        screen.labelled("", f"{len(groups) - TOP_WORDS} more (-v)", style="dim")
 
 
 def _show_dimension(screen: Screen, name: str, rows: Sequence[AuditRow]) -> None:

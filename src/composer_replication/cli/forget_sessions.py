@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from composer_replication.cli.ingest_store import RECORD, replace_store
+from composer_replication.cli.ingest_store import READING, RECORD, replace_store
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.files import explain_full_disk
@@ -55,6 +55,7 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
         left for report in record.files if (left := _without(report, removed)) is not None
     ]
     write_json(job.work / RECORD, record.to_json())
+    (job.work / READING).unlink(missing_ok=True)
     return removed
 
 

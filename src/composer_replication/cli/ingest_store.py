@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +26,8 @@ from composer_replication.data.ingestion.scanner import check_file
 from composer_replication.data.ingestion.store import StoreUpdate, plan_merge, write_merged
 
 RECORD = "ingest.json"
+READING = "reading.json"
+"""What the last audit knows of each log, so that the next one reads what has changed."""
 
 
 @contextmanager
@@ -36,9 +38,15 @@ def session_scratch(store: Path) -> Iterator[Path]:
 
 
 def merge(
-    job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None
+    job: Job,
+    fresh: Path,
+    reports: Sequence[FileReport],
+    *,
+    redactor: Redactor | None,
+    unread: Iterable[str] = (),
 ) -> StoreUpdate:
-    """Merge the sessions of `fresh` into the store.
+    """Merge the sessions of `fresh` into the store; `unread` are stored sessions of logs that are
+    as they were.
 
     A store that holds all of them already is not written, so that nothing becomes stale.
     """
@@ -51,8 +59,9 @@ def merge(
         fresh,
         record=record,
         now=_now(),
-        mark=_mark(job) if clean else "",
+        mark=redaction_mark(job) if clean else "",
         clean=clean,
+        unread=unread,
     )
     if plan.is_changed:
         replace_store(job, partial(write_merged, plan))
@@ -89,7 +98,7 @@ def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterato
         yield session
 
 
-def _mark(job: Job) -> str:
+def redaction_mark(job: Job) -> str:
     """A keyed hash of the version and the user's words, by which a store knows how it was redacted.
 
     The hash is keyed so that it does not reveal the words.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -171,9 +171,15 @@ class Job:
             )
         return path
 
-    def stamp(self, artefact: Path, *, made_from: Sequence[Path]) -> None:
+    def stamp(
+        self,
+        artefact: Path,
+        *,
+        made_from: Sequence[Path],
+        more: Mapping[str, object] | None = None,
+    ) -> None:
         """Record the files that an artefact was made from, so that a stale one is not used."""
-        write_stamp(artefact, made_from=made_from)
+        write_stamp(artefact, made_from=made_from, more=more)
 
     def need_fresh(self, artefact: Path, *, verb: str) -> Path:
         """Return the artefact; raises DataError if it is missing or stale.

@@ -15,7 +15,9 @@ from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
 from composer_replication.cli.replay_bill import explain_write_errors, settle_bookings
 from composer_replication.cli.replay_estimate import next_teachers, print_estimate
+from composer_replication.cli.replay_nobody import explain_nobody
 from composer_replication.cli.replay_plan import ReplayPlan, open_plan
+from composer_replication.cli.replay_teachers import NoTeacherError
 from composer_replication.cli.replay_text import print_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
@@ -72,7 +74,10 @@ def replay_command(
         settings = settings.model_copy(update={"max_usd": max_usd})
     asking = not (estimate or job.dry_run)
     with ExitStack() as stack:
-        plan = open_plan(job, settings, stack=stack, asking=asking)
+        try:
+            plan = open_plan(job, settings, stack=stack, asking=asking)
+        except NoTeacherError as error:
+            raise explain_nobody(job, settings, error) from error
         if not asking:
             return _estimate(job, plan)
         check_before_asking(job, plan, resume=resume, stack=stack)

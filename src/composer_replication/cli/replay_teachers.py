@@ -18,6 +18,10 @@ from composer_replication.data.teachers.recorded_teachers import recorded_teache
 from composer_replication.rollouts.task_source import RecordedSessions
 
 
+class NoTeacherError(ConfigError):
+    """No teacher is set, and the scripted ones cannot answer about these sessions."""
+
+
 def open_teachers(settings: ReplaySettings, *, asking: bool) -> Sequence[Teacher]:
     """The teachers of replay.teachers or replay.recorded; raises ConfigError for unusable ones.
 
@@ -39,11 +43,11 @@ def scripted_teachers_of(
 ) -> Sequence[Teacher]:
     """The scripted teachers of the built-in environment that `recorded` all sessions.
 
-    Raises ConfigError if a session is not from there.
+    Raises NoTeacherError if a session is not from there.
     """
     elsewhere = [s.id for s in sessions if not any(r.is_from_here(s) for r in built_in)]
     if elsewhere or recorded is None:
-        raise ConfigError(
+        raise NoTeacherError(
             f"the scripted teachers know the {DEFAULT_ENV} only, and"
             f" {len(elsewhere)} of {len(sessions)} sessions were not recorded there",
             where=f"replay.teachers, session {elsewhere[0]}" if elsewhere else "replay.teachers",

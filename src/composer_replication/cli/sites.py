@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,13 +12,14 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import DONE, UsageError
+from composer_replication.cli.sites_of_before import EarlierSites, found_by, sites_of_before
 from composer_replication.cli.sites_verdicts import (
     keep_verdicts,
     reader_files,
     show_verdicts,
     stored_verdicts,
 )
-from composer_replication.core.codec import read_sessions, record_to_json
+from composer_replication.core.codec import raw_sessions, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
 from composer_replication.data.sites.find_sites import NO_VERDICTS, find_sites
@@ -62,28 +64,35 @@ def sites_command(*, estimate: bool = False, common: Common = Common()) -> int:
 
 
 def write_sites(
-    job: Job, *, on_session: Callable[[int], None] | None = None
+    job: Job, *, on_session: Callable[[int], None] | None = None, reuse: bool = False
 ) -> tuple[list[Site], int, list[str]]:
     """Find and write the sites of the store; returns them, the number of sessions, and warnings.
 
     `on_session` is called with the number of sessions so far. A reader's verdicts of before count,
-    and nobody is asked. A dry run writes nothing.
+    and nobody is asked. A dry run writes nothing. With `reuse`, the sites of sessions that are as
+    they were at the last call, of the same code and settings, are taken from there.
     """
     sites: list[Site] = []
-    count, verdicts, ids = 0, stored_verdicts(job), set[str]()
+    earlier = sites_of_before(job) if reuse else EarlierSites()
+    verdicts, hashes = stored_verdicts(job), dict[str, str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        for count, session in enumerate(read_sessions(job.sessions), 1):
-            ids.add(session.id)
-            known = verdicts.get(session.id, NO_VERDICTS)
-            sites += find_sites(session, settings=job.config.sites, verdicts=known)
+        for raw in raw_sessions(job.sessions):
+            hashes[raw.id] = hashlib.sha256(raw.data).hexdigest()
+            if hashes[raw.id] in earlier.hashes:
+                sites += earlier.sites.get(raw.id, ())
+            else:
+                known = verdicts.get(raw.id, NO_VERDICTS)
+                session = raw.decode(where=str(job.sessions))
+                sites += find_sites(session, settings=job.config.sites, verdicts=known)
             if on_session is not None:
-                on_session(count)
+                on_session(len(hashes))
     if not job.dry_run:
         write_lines(job.sites, map(record_to_json, sites))
-        job.stamp(job.sites, made_from=[job.sessions])
-        keep_verdicts(job, ids)
-    return sites, count, sorted({str(w.message) for w in caught})
+        found = found_by(job, job.sites, hashes.values())
+        job.stamp(job.sites, made_from=[job.sessions], more=found)
+        keep_verdicts(job, hashes.keys())
+    return sites, len(hashes), sorted({str(w.message) for w in caught})
 
 
 def _show(

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json
@@ -52,11 +53,22 @@ class Stale:
         )
 
 
-def write_stamp(artefact: Path, *, made_from: Sequence[Path]) -> None:
-    """Write the hashes of the files that an artefact was made from beside it."""
-    write_json(
-        _stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}}
-    )
+def write_stamp(
+    artefact: Path, *, made_from: Sequence[Path], more: Mapping[str, object] | None = None
+) -> None:
+    """Write the hashes of the files that an artefact was made from beside it, and what more its
+    verb wants to know of it."""
+    hashes = {path.name: sha256_of(path) for path in made_from}
+    write_json(_stamp_of(artefact), {"made_from": hashes, **(more or {})})
+
+
+def read_stamp(artefact: Path) -> Mapping[str, Any]:
+    """The stamp of a file; {} if it has none or a damaged one."""
+    try:
+        value = json.loads(_stamp_of(artefact).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def made_from(artefact: Path) -> dict[str, str]:

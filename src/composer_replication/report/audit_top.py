@@ -29,7 +29,7 @@ ARROWS = {"better": "fewer than before", "worse": "more than before", "unclear":
 
 
 def audit_top(view: AuditView) -> Html:
-    """The first sentence, the trend beside the costliest mistakes, and the other sentences."""
+    """The first sentence, then the trend and the other sentences beside the costliest mistakes."""
     first, *others = sentences(view)
     weeks = [week for week in view.weeks if week.rate.calls]
     cards = [_kind_card(kind, costs=bool(view.messages_with_usage)) for kind in view.kinds]
@@ -38,15 +38,18 @@ def audit_top(view: AuditView) -> Html:
         el("p", first, cls="lead"),
         el(
             "div",
-            trend_chart(weeks) if weeks else el("p", "These logs have no dates.", cls="quiet"),
+            el(
+                "div",
+                trend_chart(weeks) if weeks else el("p", "These logs have no dates.", cls="quiet"),
+                [el("p", text) for text in others],
+            ),
             (
                 el("ol", cards[:TOP_KINDS], cls="costliest", aria_label="costliest mistakes")
                 if cards
                 else None
             ),
-            cls="picture",
+            cls="picture trend" if cards and weeks else "picture alone",
         ),
-        [el("p", text) for text in others],
         id="audit",
         aria_label="in short",
     )
@@ -101,7 +104,7 @@ def _rule(rule: AuditRule, number: int) -> Html:
             "p",
             saving_text(rule),
             ". ",
-            site_link(plural(rule.failures, "site"), kind=rule.kind),
+            site_link("look at them", kind=rule.kind),
             " ",
             el("button", "copy", type="button", data_copy=name, cls="script-only", hidden=True),
             cls="quiet",
@@ -117,11 +120,16 @@ def stopped_section(rows: Sequence[StoppedRow], limits: PageLimits) -> Html:
 
 
 def _stopped(row: StoppedRow, limits: PageLimits) -> Html:
+    groups = row.grouped_words
     words = [
-        el("li", cut_end(text, limits.chars // 5), " ", site_link("site", q=site_id))
-        for site_id, text in row.words[:WORDS_SHOWN]
+        el(
+            "li",
+            f"{cut_end(group.text, limits.chars // 5)}{group.times} ",
+            site_link("look at it", q=group.site_ids[0]),
+        )
+        for group in groups[:WORDS_SHOWN]
     ]
-    left = len(row.words) - len(words)
+    left = len(groups) - len(words)
     tools = f": {listed_counts(list(row.tools), most=6)}" if row.tools else ""
     return el(
         "div",

@@ -65,6 +65,19 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WordsGroup:
+    """Words that people said, and the sites of all messages about which they said them."""
+
+    text: str
+    site_ids: tuple[str, ...]
+
+    @property
+    def times(self) -> str:
+        """How often it was said, in brackets; "" for once."""
+        return f" ({len(self.site_ids)} times)" if len(self.site_ids) > 1 else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRow:
     """Messages that people refused ("rejected") or cut off ("interrupted"), the calls in them that
     were refused or cut off, and what was said, by site."""
@@ -76,6 +89,15 @@ class StoppedRow:
     spend: Spend
     tools: tuple[tuple[str, int], ...]
     words: tuple[tuple[str, str], ...]
+
+    @property
+    def grouped_words(self) -> tuple[WordsGroup, ...]:
+        """The words, each once: said most often first, then in the order of the sessions."""
+        sites: dict[str, list[str]] = defaultdict(list)
+        for site_id, text in self.words:
+            sites[" ".join(text.split())].append(site_id)
+        groups = [WordsGroup(text=text, site_ids=tuple(ids)) for text, ids in sites.items()]
+        return tuple(sorted(groups, key=lambda group: -len(group.site_ids)))
 
     @property
     def number(self) -> int:

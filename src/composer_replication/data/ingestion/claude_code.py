@@ -22,8 +22,10 @@ from composer_replication.data.ingestion.counts import FileReport, RawCounts, St
 from composer_replication.data.ingestion.file_results import (
     FileResult,
     Links,
+    base_name,
     claim_name,
     is_wanted,
+    mark_of,
     new_redactions,
     safe_name,
 )
@@ -58,13 +60,15 @@ def ingest(
     redactor: Redactor | None = None,
     hashed: bool = True,
     known: KnownIds | None = None,
+    beside: Sequence[LogFile] = (),
 ) -> Iterator[FileResult]:
     """Read logs one after the other; lazily yield the report and the sessions of each.
 
     `logs` come from `find_logs`, whose order matters: whole files before their partial copies,
     subagents last. Sessions are redacted before they are yielded, unless `redactor` is None. An
     error in one file does not stop the others. `known` holds the ids of messages that were read
-    before, so that a later run leaves them out.
+    before, so that a later run leaves them out. `beside` are the logs of the same reading whose
+    results are known already (`unchanged.py`).
     Example: next(ingest(find_logs(["a.jsonl"]))).report.to_json()["tool_use"] -> 66
     """
     settings = settings or IngestSettings()
@@ -73,13 +77,13 @@ def ingest(
     known.agents |= agents
     links = Links(
         parents=frozenset(session for session, _ in agents),
-        roots=enclosing_roots(log.cwd for log in logs),
+        roots=enclosing_roots(log.cwd for log in (*logs, *beside)),
     )
     for log in logs:
-        yield _ingest_file(log, known, links, settings=settings, redactor=redactor, hashed=hashed)
+        yield ingest_file(log, known, links, settings=settings, redactor=redactor, hashed=hashed)
 
 
-def _ingest_file(
+def ingest_file(
     log: LogFile,
     known: KnownIds,
     links: Links,
@@ -88,6 +92,7 @@ def _ingest_file(
     redactor: Redactor | None,
     hashed: bool,
 ) -> FileResult:
+    """Read one log; `known` and `links` hold what was read before it, and are updated."""
     if log.format and not log.why:
         return ingest_other_agent(log, links, settings=settings, redactor=redactor, hashed=hashed)
     reader = FileReader(log, known, max_line_bytes=settings.max_line_bytes, hashed=hashed)
@@ -123,6 +128,10 @@ def _ingest_file(
             )
         )
     known.update(reader.new_marks)
+    marks = {*reader.new_marks, *reader.known_marks}
+    marks.update(mark_of(f"session {name}") for name in reader.raw.session_ids)
+    marks.update(mark_of(f"session {base_name(m.session.id)}") for m in parsed)
+    folders = tuple({m.session.cwd: None for m in parsed})
     counts_before = dict(redactor.counts) if redactor is not None else {}
     if redactor is not None:
         redact_counts(reader.raw, redactor)
@@ -139,11 +148,13 @@ def _ingest_file(
             redactions=new_redactions(redactor, counts_before),
         ),
         sessions=tuple(m.session for m in stored),
+        marks=tuple(sorted(marks)),
+        folders=folders,
     )
 
 
 def _is_copy(reader: FileReader) -> bool:
-    return reader.num_known > 0 and not reader.new_marks
+    return bool(reader.known_marks) and not reader.new_marks
 
 
 def _build_report(

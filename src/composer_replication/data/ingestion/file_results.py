@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Parent, Session
@@ -14,13 +14,21 @@ from composer_replication.data.ingestion.counts import FileReport
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+_NUMBERED = re.compile(r"~\d+$")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """The result of one file: its report, and the sessions to store."""
+    """The result of one file: its report, and the sessions to store.
+
+    `marks` are hashes of the ids by which the results of other files may depend on this one:
+    messages, calls, sessions. `folders` are those in which its sessions ran, as logged.
+    """
 
     report: FileReport
     sessions: tuple[Session, ...] = ()
+    marks: tuple[int, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -42,6 +50,17 @@ class Links:
     repositories: dict[str, str] = field(default_factory=dict)
     prefixes: set[bytes] = field(default_factory=set)
     logged_ids: set[tuple[str, str]] = field(default_factory=set)
+
+
+def mark_of(key: str) -> int:
+    """Hash an id to 60 bits, the size up to which a Python integer takes 32 bytes; the same in
+    every process.
+
+    >>> mark_of("msg_1") == mark_of("msg_1"), mark_of("msg_1") == mark_of("msg_2")
+    (True, False)
+    """
+    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) & 0xFFFFFFFFFFFFFFF
 
 
 def is_wanted(session: Session, patterns: Sequence[str]) -> bool:
@@ -68,6 +87,15 @@ def safe_name(name: str, fallback: str) -> str:
     if _SAFE_NAME.fullmatch(name):
         return name
     return "s-" + sha256((name or fallback).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def base_name(session_id: str) -> str:
+    """A session's id without the number that distinguishes its versions.
+
+    >>> base_name("s1~2"), base_name("s1")
+    ('s1', 's1')
+    """
+    return _NUMBERED.sub("", session_id)
 
 
 def claim_name(name: str, links: Links) -> str:

@@ -26,6 +26,7 @@ from composer_replication.data.ingestion.attachments import ATTACHMENT_TYPES, re
 from composer_replication.data.ingestion.authorship import authorship
 from composer_replication.data.ingestion.conversation import Conversation, RequestSummary
 from composer_replication.data.ingestion.counts import RawCounts
+from composer_replication.data.ingestion.file_results import mark_of
 from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.log_records import (
@@ -87,8 +88,8 @@ class KnownIds:
 
     @staticmethod
     def mark(key: str) -> int:
-        """Hash an id to 60 bits, the size up to which a Python integer takes 32 bytes."""
-        return hash(key) & 0xFFFFFFFFFFFFFFF
+        """Hash an id (`mark_of`)."""
+        return mark_of(key)
 
     def has(self, mark: int) -> bool:
         """Whether an earlier file holds this id."""
@@ -124,7 +125,7 @@ class FileReader:
         self.repository = ""
         self.is_claude_code = False
         self.has_requests = False
-        self.num_known = 0
+        self.known_marks: list[int] = []
         self.new_marks: list[int] = []
         self._known = known
         self._side_of_record: dict[str, Stream] = {}
@@ -232,7 +233,7 @@ class FileReader:
             return False
         mark = self._known.mark(key)
         if self._known.has(mark):
-            self.num_known += 1
+            self.known_marks.append(mark)
             return True
         self.new_marks.append(mark)
         return False

@@ -20,8 +20,10 @@ from composer_replication.data.ingestion.counts import FileReport, RawCounts, se
 from composer_replication.data.ingestion.file_results import (
     FileResult,
     Links,
+    base_name,
     claim_name,
     is_wanted,
+    mark_of,
     new_redactions,
     safe_name,
 )
@@ -55,10 +57,11 @@ def ingest_other_agent(
         format=log.format,
     )
     raw = RawCounts()
+    marks: set[int] = set()
     try:
         content, digest = _load(log, raw, settings=settings, hashed=hashed)
         drafts = FORMATS[log.format].read(content)
-        sessions = _sessions(drafts, links, log=log, file=name, digest=digest)
+        sessions = _sessions(drafts, links, log=log, file=name, digest=digest, marks=marks)
     except OSError as error:
         return FileResult(
             report=replace(report, why=f"cannot be read: {error.strerror or type(error).__name__}")
@@ -76,7 +79,10 @@ def ingest_other_agent(
             else f"a log of {FORMATS[log.format].agent}, but no message in it"
         )
         status: Literal["duplicate", "empty"] = "duplicate" if "every" in why else "empty"
-        return FileResult(report=replace(report, status=status, why=why))
+        return FileResult(
+            report=replace(report, status=status, why=why), marks=tuple(sorted(marks))
+        )
+    folders = tuple(dict.fromkeys(session.cwd for session in sessions))
     counts_before = dict(redactor.counts) if redactor is not None else {}
     if redactor is not None:
         redact_counts(raw, redactor)
@@ -93,7 +99,9 @@ def ingest_other_agent(
         redactions=new_redactions(redactor, counts_before),
         lacks=_lacks(drafts, sessions),
     )
-    return FileResult(report=report, sessions=tuple(stored))
+    return FileResult(
+        report=report, sessions=tuple(stored), marks=tuple(sorted(marks)), folders=folders
+    )
 
 
 def _load(
@@ -139,13 +147,21 @@ def _sha256(log: LogFile) -> str:
 
 
 def _sessions(
-    drafts: list[SessionDraft], links: Links, *, log: LogFile, file: str, digest: str
+    drafts: list[SessionDraft],
+    links: Links,
+    *,
+    log: LogFile,
+    file: str,
+    digest: str,
+    marks: set[int],
 ) -> list[Session]:
-    """Build the sessions of a file, without those that are copies of earlier ones."""
+    """Build the sessions of a file, without those that are copies of earlier ones; adds the marks
+    of all of them."""
     sessions: list[Session] = []
     for draft in drafts:
         turns, segments = draft.finish()
         copied = _count_copied(turns, draft, links)
+        marks |= _marks(turns, draft)
         # The last message of an earlier copy may have been cut short.
         is_known = (log.format, draft.id) in links.logged_ids and copied >= len(turns) - 1
         if not turns or copied == len(turns) or (is_known and copied):
@@ -198,6 +214,17 @@ def _count_copied(turns: tuple[Turn, ...], draft: SessionDraft, links: Links) ->
         links.prefixes.add(all_turns)
     links.prefixes.update(prefixes)
     return copied if any(turn.role == "assistant" for turn in turns[:copied]) else 0
+
+
+def _marks(turns: tuple[Turn, ...], draft: SessionDraft) -> set[int]:
+    """The marks of a session: its id, and its beginning up to the first message of the model, as
+    sessions that share only less than that are no copies."""
+    marks = {mark_of(f"session {base_name(safe_name(draft.id, ''))}")}
+    first = next((n for n, turn in enumerate(turns) if turn.role == "assistant"), None)
+    if first is not None:
+        seeds = {draft.id if draft.makes_ids else "", ""}
+        marks |= {mark_of(_prefixes(turns[: first + 1], seed=seed)[-1].hex()) for seed in seeds}
+    return marks
 
 
 def _prefixes(turns: tuple[Turn, ...], *, seed: str) -> list[bytes]:

@@ -20,16 +20,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from composer_replication.core.codec import RawSession, raw_session_at, raw_sessions, session_bytes
 from composer_replication.core.trace import Session, Turn
+from composer_replication.data.ingestion.file_results import base_name
 from composer_replication.data.ingestion.ingest_record import IngestRecord, SessionEntry
 
-_NUMBERED = re.compile(r"~\d+$")
 _CALL = re.compile(rb'\["c","((?:[^"\\]|\\.){1,512})"')
 _MARK = 0xFFFFFFFFFFFFFFF
 
@@ -60,15 +60,6 @@ class StoreUpdate:
     is_changed: bool = False
 
 
-def base_name(session_id: str) -> str:
-    """A session's id without the number that distinguishes its versions.
-
-    >>> base_name("s1~2"), base_name("s1")
-    ('s1', 's1')
-    """
-    return _NUMBERED.sub("", session_id)
-
-
 def covers(long: tuple[Turn, ...], short: tuple[Turn, ...]) -> bool:
     """Whether `long` contains every turn of `short` in the same order; a message that was cut off
     may have grown."""
@@ -92,11 +83,13 @@ def plan_merge(
     now: str,
     mark: str = "",
     clean: Callable[[Session], Session] | None = None,
+    unread: Iterable[str] = (),
 ) -> StoreUpdate:
     """Decide the outcome of each session in `store` and `fresh`; updates `record`, writes nothing.
 
     `clean` redacts a stored session again; it applies to sessions stored under another `mark`
-    (other words to redact, another version of the rules).
+    (other words to redact, another version of the rules). `unread` names the stored sessions of
+    logs that are as they were, and were not read for that reason.
     """
     plan = StoreUpdate(store=store, record=record)
     for raw in raw_sessions(store) if store.exists() else ():
@@ -106,7 +99,7 @@ def plan_merge(
     for name in record.sessions.keys() - plan.old.keys():
         del record.sessions[name]
     merge = _Merge(plan, fresh, now=now, mark=mark, clean=clean)
-    merge.run()
+    merge.run(set(unread))
     return plan
 
 
@@ -141,9 +134,16 @@ class _Merge:
             self.versions[base_name(name)].append(name)
         self.matched_names: set[str] = set()
 
-    def run(self) -> None:
+    def run(self, unread: Set[str]) -> None:
+        for name in self.plan.order:
+            if name in unread:
+                self.matched_names.add(name)
+                self.plan.outcomes["same"].append(name)
+                entry = self.record.sessions[name]
+                self.record.sessions[name] = replace(entry, last_seen=self.now)
         bases = {base_name(raw.id) for raw in raw_sessions(self.fresh)}
-        calls = self._calls_of([name for name in self.plan.order if base_name(name) not in bases])
+        gone = [n for n in self.plan.order if base_name(n) not in bases and n not in unread]
+        calls = self._calls_of(gone)
         for raw in raw_sessions(self.fresh):
             self._merge_session(raw, calls)
         for name in self.plan.order:

@@ -28,6 +28,9 @@ DEFAULT_TEACHERS: Mapping[str, TeacherSettings] = MappingProxyType(
 )
 """By name, in the order of asking; the key is expected in OPENROUTER_API_KEY."""
 
+CHOSEN_ON = "2026-11-22"
+"""When these models and prices were chosen; a better choice may have come out since."""
+
 BATCH_DISCOUNTS: Mapping[str, float] = MappingProxyType({"api.openai.com": 0.5})
 """Published discounts on answers in batches, by host; read on 2026-11-27 in OpenAI's Batch API
 FAQ."""
