@@ -79,16 +79,16 @@ def test_the_list_filters_by_choice_by_search_and_by_address(
     opened: Opened, tmp_path: Path
 ) -> None:
     page = opened(audit_text(tmp_path))
-    assert status(page) == "60 of 60 sites" and "s001" in shown(page)
+    assert status(page) == "60 of 60 entries" and "s001" in shown(page)
     page.select_option("[data-facet=kind]", "file_missing")
-    assert status(page) == "10 of 60 sites" and "Edit: file not there" in shown(page)
+    assert status(page) == "10 of 60 entries" and "Edit: file not there" in shown(page)
     page.fill("[data-facet=q]", "number4")
-    assert status(page) == "1 of 60 sites" and "s009" in shown(page)
+    assert status(page) == "1 of 60 entries" and "s009" in shown(page)
     assert page.evaluate("location.hash") == "#sites?q=number4&kind=file_missing&at=s009"
     page.click("[data-clear]")
-    assert status(page) == "60 of 60 sites"
+    assert status(page) == "60 of 60 entries"
     page.fill("[data-facet=q]", "nothing holds this")
-    assert status(page) == "0 of 60 sites" and page.locator(".shown *").count() == 0
+    assert status(page) == "0 of 60 entries" and page.locator(".shown *").count() == 0
     assert page.evaluate("location.hash") == "#sites?q=nothing+holds+this"
     assert page.locator(NOTHING).is_visible()
 
@@ -112,7 +112,7 @@ def test_an_address_that_matches_nothing_says_so_and_is_cleared(
     told = page.locator(f"{ANSWERS}{NOTHING}")
     sentence = "None of the answered turns matches the search and the filters."
     assert told.is_visible() and told.inner_text().startswith(sentence)
-    assert status(page) == "24 of 24 sites" and not page.locator(f"{SITES}{NOTHING}").is_visible()
+    assert status(page) == "24 of 24 entries" and not page.locator(f"{SITES}{NOTHING}").is_visible()
     told.locator("button").click()
     assert status(page, ANSWERS) == "12 of 12 answered turns" and not told.is_visible()
     assert page.evaluate("location.hash") == "#a001" and "a001" in shown(page, ANSWERS)
@@ -147,9 +147,9 @@ def test_a_site_has_an_address_and_a_kind_is_a_link(opened: Opened, tmp_path: Pa
     page = opened(text, anchor="#s004")
     assert shown(page).startswith("s004")
     again = opened(text, anchor="#sites?kind=shell_syntax&repository=repo1&at=s012")
-    assert shown(again).startswith("s012") and status(again) == "5 of 60 sites"
+    assert shown(again).startswith("s012") and status(again) == "5 of 60 entries"
     page.click("#kinds td a >> text=text not found")
-    page.wait_for_function(f"() => {STATUS} == '10 of 60 sites'")  # an address changes later
+    page.wait_for_function(f"() => {STATUS} == '10 of 60 entries'")  # an address changes later
     assert page.input_value("[data-facet=kind]") == KINDS[0]
 
 
@@ -168,7 +168,7 @@ def test_keys_move_search_and_switch_the_step(opened: Opened, tmp_path: Path) ->
     assert root.get_attribute("data-step") == "first"
     page.keyboard.press("/")
     page.keyboard.type("jkl")
-    assert page.input_value(f"{SITES}[data-facet=q]") == "jkl" and status(page) == "0 of 8 sites"
+    assert page.input_value(f"{SITES}[data-facet=q]") == "jkl" and status(page) == "0 of 8 entries"
 
 
 def test_answers_filter_by_outcome_teacher_problem_search_and_address(
@@ -188,7 +188,7 @@ def test_answers_filter_by_outcome_teacher_problem_search_and_address(
     assert status(page, ANSWERS) == "8 of 12 answered turns"
     page.fill(f"{ANSWERS}[data-facet=q]", "chosen repo1")
     assert status(page, ANSWERS) == "2 of 12 answered turns"
-    assert status(page) == "24 of 24 sites"  # the other list is left as it was
+    assert status(page) == "24 of 24 entries"  # the other list is left as it was
     again = opened(text, anchor="#answers?outcome=pair&at=a007")
     assert shown(again, ANSWERS).startswith("a007") and "s001" in shown(again)
     again.click("#answers td a >> text=others did the same")
@@ -208,7 +208,7 @@ def test_the_keys_are_for_the_list_on_the_screen(opened: Opened, tmp_path: Path)
     page.locator("#sites .controls").evaluate("part => part.scrollIntoView()")
     page.keyboard.press("/")
     page.keyboard.type("repo0")
-    assert status(page) == "12 of 24 sites" and status(page, ANSWERS) == "12 of 12 answered turns"
+    assert status(page) == "12 of 24 entries" and status(page, ANSWERS) == "12 of 12 answered turns"
 
 
 def test_an_answer_stands_beside_the_logged_message_and_below_it_on_a_phone(
@@ -225,7 +225,7 @@ def test_an_answer_stands_beside_the_logged_message_and_below_it_on_a_phone(
 
 def test_order_and_a_long_list_draws_only_the_rows_in_view(opened: Opened, tmp_path: Path) -> None:
     page = opened(audit_text(tmp_path, count=300))
-    assert status(page) == "600 of 600 sites" and page.locator(".sites li").count() < 60
+    assert status(page) == "600 of 600 entries" and page.locator(".sites li").count() < 60
     page.select_option("[data-facet=sort]", "log")
     nav = page.locator(".sites nav")
     nav.evaluate("nav => nav.scrollTop = nav.scrollHeight")

@@ -188,6 +188,27 @@ def test_the_same_words_are_shown_once_with_their_number(tmp_path: Path) -> None
     assert "<li>no, not 0 <a " in page
 
 
+def test_a_newcomer_meets_no_word_that_only_this_project_uses(tmp_path: Path) -> None:
+    log = LogBuilder("s1", day="2026-11-02")
+    log.failed_edit()
+    first, second = log.calls(
+        ("Read", {"file_path": "/home/dev/shop/a.py"}),
+        ("Read", {"file_path": "/home/dev/shop/b.py"}),
+    )
+    log.result(first, "<tool_use_error>File does not exist.</tool_use_error>", error=True)
+    log.result(second, "<tool_use_error>Sibling tool call errored</tool_use_error>", error=True)
+    log.write(tmp_path / "logs")
+    result = recompose("audit", "logs", "-o", "work", cwd=tmp_path)
+    page = (tmp_path / "work" / "report.html").read_text("utf-8")
+    assert "cancelled with another call of its message" in page
+    text = re.sub(r"(?s)<(script|style|code|pre|dfn|option|small)\b.*?</\1>|<[^>]*>", " ", page)
+    own = r"\b(sites?|siblings?|lift|donors?|decision|anchor|recurrence)\b"
+    for shown in (text, result.out):
+        assert re.findall(own, shown, re.IGNORECASE) == []
+    (title,) = re.findall(r'<dfn title="([^"]+)">site</dfn>', page)
+    assert title == "the mistaken message, and the later evidence for it"
+
+
 def test_since_and_project_choose_sessions_and_the_store_keeps_all(machine: Path) -> None:
     sessions_on(("2026-11-03",), to=machine / ".claude" / "projects", folder="bank", failures=2)
     since = recompose("audit", "--since", "2026-10-27", "--json", cwd=here(machine)).value

@@ -15,7 +15,7 @@ from composer_replication.report.audit_top import (
 )
 from composer_replication.report.audit_view import AuditView
 from composer_replication.report.html import Html, document, el, join, table
-from composer_replication.report.kind_titles import kind_title
+from composer_replication.report.kind_titles import category_title, kind_title
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.packed_list import half_for_answers, with_less
 from composer_replication.report.page import (
@@ -29,7 +29,11 @@ from composer_replication.report.page import (
     section_links,
 )
 from composer_replication.report.reader_view import reader_section, reader_total
-from composer_replication.report.sites_section import site_link, sites_section
+from composer_replication.report.sites_section import (
+    MESSAGES,
+    site_link,
+    sites_section,
+)
 
 
 def audit_page(
@@ -77,7 +81,7 @@ def _draw(
         ),
         (
             "sites",
-            "Sites",
+            MESSAGES,
             sites_section(
                 _with_costs(work["shown"], view),
                 probe=None,
@@ -179,7 +183,7 @@ def _kinds(work: Mapping[str, Any], view: AuditView | None, limits: PageLimits) 
     costs = {kind.kind: kind.spend for kind in view.kinds} if view is not None else {}
     columns = (
         ("title", "kind of mistake"),
-        ("count", "sites"),
+        ("count", "times"),
         ("hinted", "with a hint"),
         *((("cost", "cost"),) if any(spend.tokens for spend in costs.values()) else ()),
         ("tools", "tools"),
@@ -200,8 +204,10 @@ def _kinds(work: Mapping[str, Any], view: AuditView | None, limits: PageLimits) 
     return join(
         el(
             "p",
-            "A site is the mistaken message, found by the id of the call that failed; the error"
-            " that followed is its evidence.",
+            "A mistaken message is found by the id of the call that failed; the error that followed"
+            " is its evidence. Commands and files call it a ",
+            el("dfn", "site", title="the mistaken message, and the later evidence for it"),
+            "; docs/glossary.md has all terms.",
             without,
         ),
         bar_table(rows, columns, limits=limits, caption="kinds of mistakes"),
@@ -291,7 +297,7 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
     columns = (
         ("category", "category"),
         ("title", "kind"),
-        ("count", "sites"),
+        ("count", "times"),
         ("why", "why it is kept apart"),
     )
     return join(
@@ -303,7 +309,11 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
         ),
         bar_table(
             [
-                {**row, "title": site_link(kind_title(row["kind"]), kind=row["kind"])}
+                {
+                    **row,
+                    "title": site_link(kind_title(row["kind"]), kind=row["kind"]),
+                    "category": category_title(row["category"]),
+                }
                 for row in work["apart"]
             ],
             columns,
@@ -331,13 +341,13 @@ def _lifts(audit: Mapping[str, Any]) -> Html | None:
                 str(kind["verdict"]),
             ]
         )
-    head = ("kind", "sites", "lift", "low", "high", "over no hint", "needed", "whole message", "")
+    head = ("kind", "tried", "lift", "low", "high", "over no hint", "needed", "whole message", "")
     return join(
         el(
             "p",
             "Lift: how many nats further the right hint moves the log-odds of right against wrong,"
-            " at the token that decides, than other sites' hints that advise something else and"
-            " neutral text; needed: sites for 80 % power. A kind is kept if the lower bound is"
+            " at the token that decides, than hints of other mistakes and neutral text; needed:"
+            " mistakes for 80 % power. A kind is kept if the lower bound is"
             " above hints.min_lift and the mean over no hint above 0."
             f" Measured by recompose hints --audit on {audit.get('student', '')}.",
         ),

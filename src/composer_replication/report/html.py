@@ -24,7 +24,7 @@ from typing import Any
 from composer_replication.core.harmless import harmless
 
 _NAMES = """
-a article aside b br button caption code dd del details div dl dt em figcaption figure footer
+a article aside b br button caption code dd del details dfn div dl dt em figcaption figure footer
 h1 h2 h3 header input ins label li main nav ol option output p pre section select small span strong
 summary table tbody td th thead tr ul svg g line path polyline rect circle text title
 """

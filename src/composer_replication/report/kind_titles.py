@@ -1,4 +1,4 @@
-"""Readable names of the kinds of sites, to stand beside the machine names of docs/kinds.md."""
+"""Readable names of kinds and categories, to stand beside the machine names of docs/kinds.md."""
 
 from __future__ import annotations
 
@@ -28,10 +28,30 @@ KIND_TITLES = {
     "command_failed": "command failed",
     "network": "network failed",
     "killed": "command killed",
+    "sibling_errored": "cancelled with another call of its message",
     "other": "another error of the call",
     "unclassified": "error that no rule names",
 }
 """What happened, without the tool's name."""
+
+CATEGORY_TITLES = {
+    "sibling": "cancelled with another call",
+    "environment": "the machine's failure",
+    "benign": "harmless",
+    "failed_check": "failed check",
+    "rejected": "refused by a person",
+    "interrupted": "stopped by a person",
+}
+"""Readable names of the categories whose machine names say too little."""
+
+
+def category_title(category: str) -> str:
+    """The readable name of a category.
+
+    >>> category_title("sibling"), category_title("undone")
+    ('cancelled with another call', 'undone')
+    """
+    return CATEGORY_TITLES.get(category, category)
 
 
 def kind_title(kind: str, tool: str = "") -> str:

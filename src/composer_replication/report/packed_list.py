@@ -239,7 +239,10 @@ def _options(
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:200]
     titles = {value: cut_end(value, 60) or "(none)" for value in counts}
     if title is not None:
-        titles = {value: f"{title(value)} · {text}" for value, text in titles.items()}
+        titles = {
+            value: text if title(value) == text else f"{title(value)} · {text}"
+            for value, text in titles.items()
+        }
     return [(value or "-", f"{titles[value]} ({n})") for value, n in ordered]
 
 

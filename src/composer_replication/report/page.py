@@ -8,6 +8,7 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.report.charts import bar
 from composer_replication.report.html import Child, Html, el, join, listed_counts, table
+from composer_replication.report.kind_titles import category_title
 from composer_replication.report.limits import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
@@ -100,13 +101,17 @@ def _cell(value: Any) -> Child:
     return cut_end(value, 160) if isinstance(value, str) and not isinstance(value, Html) else value
 
 
+_STAGES = {"sites": "mistakes and other failures"}
+"""Plain words for stages whose names in files mean nothing to a newcomer."""
+
+
 def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:
     """The stages of a chain as a list, each with the losses before it."""
     items = [
         el(
             "li",
             el("b", grouped_number(stage["count"])),
-            f" {stage['what']}",
+            f" {_STAGES.get(stage['what'], stage['what'])}",
             el("ul", [_drop(d) for d in stage["drops"]]) if stage["drops"] else None,
         )
         for stage in stages
@@ -117,7 +122,7 @@ def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:
 def _drop(drop: Mapping[str, Any]) -> Html:
     return el(
         "li",
-        f"− {grouped_number(drop['count'])} {drop['reason']}"
+        f"− {grouped_number(drop['count'])} {category_title(drop['reason'])}"
         + (f": {drop['why']}" if drop["why"] else ""),
     )
 

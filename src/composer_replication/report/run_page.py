@@ -31,7 +31,7 @@ from composer_replication.report.page import (
 )
 from composer_replication.report.replicas_section import replicas_section
 from composer_replication.report.result_section import lead_sentence, result_section, run_top
-from composer_replication.report.sites_section import sites_section
+from composer_replication.report.sites_section import MESSAGES, sites_section
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
 # Metrics that say more than the loss; they replace it in the channel's chart if they exist.
@@ -79,7 +79,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
         ("channels", "Channels", _channels(view)),
         ("replicas", "Replicas", replicas_section(view["replicas"]) if view["replicas"] else None),
         ("data", "Where the data went", _data(view)),
-        ("sites", "Sites", _sites(view, folder_flags, with_less(limits, answers))),
+        ("sites", MESSAGES, _sites(view, folder_flags, with_less(limits, answers))),
         ("answers", ANSWERS, answers),
         (
             "samples",

@@ -7,12 +7,14 @@ from typing import Any
 
 from composer_replication.report.heat import legend
 from composer_replication.report.html import Child, Html, el, join
-from composer_replication.report.kind_titles import kind_title
+from composer_replication.report.kind_titles import category_title, kind_title
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.packed_list import ListShape, Row, list_link, packed_list
 from composer_replication.report.site_article import site_article, site_name
 from composer_replication.report.views import APART
 
+MESSAGES = "The messages, one by one"
+"""The title of the list of sites; newcomers do not know that word."""
 SORTS = (
     ("", "each kind in turn"),
     ("log", "in the order of the logs"),
@@ -26,11 +28,11 @@ def sites_shape(folder_flags: str) -> ListShape:
     """The list of sites; `folder_flags` complete the command that shows one."""
     return ListShape(
         name="sites",
-        nouns="sites",
+        nouns="entries",
         facets=("kind", "tool", "repository", "model", "split", "category"),
         more=("day", "tokens"),
         sorts=SORTS,
-        titles={"kind": kind_title},
+        titles={"kind": kind_title, "category": category_title},
         elsewhere=f"recompose show site {{}}{folder_flags}",
     )
 
@@ -67,8 +69,8 @@ def sites_section(
         )
 
     lead = (
-        f"First the {rollouts} probed sites of the student's rollouts (w), then the imported ones"
-        " (s)."
+        f"First the {rollouts} probed messages of the student's rollouts (w), then the imported"
+        " ones (s)."
         if rollouts
         else ""
     )
