@@ -304,6 +304,37 @@ def test_of_kinds_without_a_right_side_only_the_part_is_known() -> None:
     assert one("Edit", theirs, multi) == Decision(part="value", argument="old_str")
 
 
+SAVE = "def save(rows):\n"
+
+
+@pytest.mark.parametrize("kind", ["broke_check", "taken_back"])
+@pytest.mark.parametrize(
+    ("arguments", "decision"),
+    [
+        (  # what stands above and below the new lines was there before
+            {"old_string": f"{SAVE}    pass\n", "new_string": f"{SAVE}    write(row)\n    pass\n"},
+            Decision(part="value", wrong="    write(row)\n", argument="new_string"),
+        ),
+        (
+            {"old_str": "a\n", "new_str": "a\na\n"},
+            Decision(part="value", wrong="a\n", argument="new_str", occurrence=1),
+        ),
+        (
+            {"old_string": "a\nb\n", "new_string": "a\n"},
+            Decision(part="value", argument="new_string"),
+        ),
+        ({"content": "x = 1\n"}, Decision(part="value", argument="content")),
+        ({}, Decision(part="call")),
+    ],
+)
+def test_of_an_edit_that_is_judged_later_the_new_lines_are_the_decision(
+    kind: str, arguments: dict[str, str], decision: Decision
+) -> None:
+    log = one_call("Edit", {"file_path": "a.py", **arguments}, "String not found", **LOGGED)
+    context = site_context(log, replace(only(log), kind=kind))
+    assert decision_of(context, "any") == decision
+
+
 def test_a_decision_survives_its_file_and_a_strange_one_is_named(tmp_path: Path) -> None:
     found = Decision(part="value", wrong="b", argument="path", occurrence=2, right=("c", "d"))
     hint = Hint(site_id="s1:7:c1", text="t", writer="w", kind="k", decision=found)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from composer_replication.core.site import Decision
@@ -147,6 +148,32 @@ def _old_text(context: SiteContext, advice: str) -> Decision:
     return _CALL if name is None else Decision(part="value", argument=name)
 
 
+def _new_text(context: SiteContext, advice: str) -> Decision:
+    """The lines that an edit or a write puts into a file, without those that it keeps; what would
+    be right there is not known."""
+    assert context.call is not None
+    arguments = context.call.arguments
+    name = edit_argument(context.call, "new")
+    if name is None:
+        written = isinstance(arguments.get("content"), str)
+        return Decision(part="value", argument="content") if written else _CALL
+    new, old_name = arguments[name].splitlines(keepends=True), edit_argument(context.call, "old")
+    old = arguments[old_name].splitlines(keepends=True) if old_name else []
+    kept = _num_same(new, old)
+    kept_below = _num_same(reversed(new[kept:]), reversed(old[kept:]))
+    wrong = "".join(new[kept : len(new) - kept_below])
+    if not wrong:
+        return Decision(part="value", argument=name)  # it only deletes
+    begin = len("".join(new[:kept]))
+    occurrence = sum(arguments[name].startswith(wrong, i) for i in range(begin))
+    return Decision(part="value", wrong=wrong, argument=name, occurrence=occurrence)
+
+
+def _num_same(new: Iterable[str], old: Iterable[str]) -> int:
+    """How many lines are the same, from the first one on."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(new, old, strict=False)))
+
+
 def _named_part(context: SiteContext, advice: str) -> Decision:
     """The path, program, option or ref that the error names; what would be right is not known."""
     return _named(context, ())
@@ -269,6 +296,8 @@ _BY_KIND: dict[str, _Rule] = {
     "edit_multi_match": _old_text,
     "is_directory": _list_folder,
     "too_large": _too_large,
+    "broke_check": _new_text,
+    "taken_back": _new_text,
 }
 """The kinds whose hints always advise the same."""
 _BY_ADVICE: dict[str, _Rule] = {
