@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import marked_part
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file
 
+import marked_part
 from page import about
 
 from composer_replication.training.diloco.blob_store import ObjectStore, Traffic

@@ -205,26 +205,31 @@ def play_sampled(folder: Path, count: int, *, student: Path, template: str) -> d
 
 
 def play_tasks(folder: Path, count: int, *, clock: Callable[[], float]) -> dict[str, Any]:
-    """Solve some tasks of a folder, spread over it, and do nothing on the same."""
+    """Solve some tasks of a folder, spread over it, and do nothing on the same.
+
+    They are solved twice: the first time the judge records what the original does, once for a task
+    (in memory of the process that judges); an episode of training is mostly one of the others.
+    """
     with PlayableTasks(folder) as playable:
         step = max(1, len(playable.tasks) // count)
         tasks = playable.tasks[::step][:count]
         for task in {task.base: task for task in tasks}.values():
             playable.repository(task)  # copied once, for every episode of a run
-        parts, solved, idle = Parts(clock), 0.0, 0.0
+        recording, parts, solved, idle = Parts(clock), Parts(clock), 0.0, 0.0
         unsolved: list[str] = []
         still_visible = 0
         for task in tasks:
-            env = RepoEnv(task, playable, max_turns=40, command_s=60)
             base = playable.repository(task).checkout.folder
-            reward = play_solved(env, solving(task, base=base), parts)
+            for costs in (recording, parts):
+                env = RepoEnv(task, playable, max_turns=40, command_s=60)
+                reward = play_solved(env, solving(task, base=base), costs)
             solved += reward
             unsolved += [] if reward else [f"{task.id}: {env.earned.reason}"]
             still_visible += len(playable.shown_files(task).visible)
         for task in tasks:
             env = RepoEnv(task, playable, max_turns=40, command_s=60)
             idle += solve_episode(env, [[]]).outcome or 0.0
-    cpu = sum(parts.cpu.values())
+    cpu, first_cpu = sum(parts.cpu.values()), sum(recording.cpu.values())
     shares = parts.cpu if cpu == cpu else parts.wall
     total = sum(shares.values())
     return {
@@ -235,6 +240,7 @@ def play_tasks(folder: Path, count: int, *, clock: Callable[[], float]) -> dict[
         "unsolved": unsolved,
         "held_out_in_sight": still_visible,
         "cpu_s": cpu / len(tasks),
+        "first_cpu_s": first_cpu / len(tasks),
         "wall_s": sum(parts.wall.values()) / len(tasks),
         "per_cpu_minute": 60 * len(tasks) / cpu,
         "shares": {name: seconds / total for name, seconds in shares.items()},
@@ -253,7 +259,9 @@ def render(results: dict[str, Any]) -> str:
             f"{played['episodes']} tasks of {played['repositories']} packages: a player that knows"
             f" the answer earned {played['solved']:.0%}, one that does nothing"
             f" {played['idle']:.0%}. An episode (read, edit, tests, done, judge) took"
-            f" {played['cpu_s']:.2f} CPU s, {played['per_cpu_minute']:.0f} a CPU-minute: {shares}.",
+            f" {played['cpu_s']:.2f} CPU s, {played['per_cpu_minute']:.0f} a CPU-minute: {shares}."
+            f" The first episode of a task, in which the judge records what the original does, took"
+            f" {played['first_cpu_s']:.2f} CPU s.",
         ]
     if sampled := results.get("sampled"):
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sampled["shares"].items())
@@ -289,6 +297,8 @@ def main() -> int:
             options.tasks, options.sampled, student=options.student, template=options.template
         )
         print(json.dumps(results["sampled"], indent=1))
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    results = kept | results
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     marked_part.write(PAGE, BEGIN, END, render(results))
     return 0
