@@ -1,11 +1,13 @@
 """What a meeting of replicas costs: bytes against the ideal, requests, throughput against the raw
-store, and the bytes of each codec. Ratios are of one run.
+store, and the bytes of each codec, of one vector and in training. Ratios are of one run.
 
     python benchmarks/diloco.py [--megabytes 16] [--replicas 3] [--rounds 8] [--store file|s3]
+                                [--seeds 2]
 
 The raw store is measured twice: one client that does everything one after the other (`raw_s`), and
 all replicas at once, like the sync itself (`raw_at_once_s`). Whether training converges is
-benchmarks/diloco_convergence.py.
+benchmarks/diloco_convergence.py. The training with codecs (benchmarks/diloco_codecs.py) takes five
+minutes a seed; `--seeds 0` leaves it out.
 """
 
 from __future__ import annotations
@@ -217,6 +219,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--store", choices=["file", "s3"], default="file")
+    parser.add_argument("--seeds", type=int, default=2, help="of the training with each codec")
     parser.add_argument("--write", type=Path, help="a JSON file, to which the result is added")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -224,10 +227,16 @@ def main() -> None:
         numbers = measure(
             options.megabytes, replicas=options.replicas, rounds=options.rounds, url=url
         )
-    print(json.dumps(numbers, indent=1))
+    result: dict[str, Any] = {options.store: numbers}
+    if options.seeds:
+        sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmark beside this file
+        from diloco_codecs import measure_codecs
+
+        result["trained"] = measure_codecs(seeds=options.seeds)
+    print(json.dumps(result, indent=1))
     if options.write:
         old = json.loads(options.write.read_text()) if options.write.exists() else {}
-        new = {**old, options.store: numbers}
+        new = {**old, **result}
         options.write.write_text(json.dumps(new, indent=1) + "\n")
 
 

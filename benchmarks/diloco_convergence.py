@@ -17,13 +17,14 @@ Replica i draws in step k what shard i of the data-parallel run does, so both se
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import math
 import tempfile
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import FlatWeights
 from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.outer import PRESETS, OuterSettings
-from composer_replication.training.diloco.replica import Replica
+from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,13 +53,17 @@ _TEST = 10**15
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A tiny model and its data: rows of `length` ids, drawn by seed, shard and step alone."""
+    """A tiny model and its data: rows of `length` ids, drawn by seed, shard and step alone.
+
+    The optimiser's weights are float32; the model computes with them as they look in `seen_as`.
+    """
 
     make_model: Callable[[int], Any]
     draw: Callable[[int, torch.Generator], Tensor]
     num_rows: int
     held_out: Tensor
     learning_rate: float = LEARNING_RATE
+    seen_as: torch.dtype = torch.float32
 
     def batch(self, seed: int, *, shard: int, step: int) -> Tensor:
         """The rows of one shard in one step."""
@@ -119,14 +124,13 @@ def text() -> Task:
     return Task(lambda seed: make_tiny(Bytes(), seed=seed), draw, 4, rows)
 
 
-def trained_text() -> Task:
-    """This package's source, for a model that was trained on it: by seed, once."""
-    task = text()
+def trained(task: Task, *, steps: int) -> Task:
+    """The same data for a model that was trained on it for so many steps: by seed, once."""
 
     @functools.cache
     def weights_of(seed: int) -> dict[str, Tensor]:
-        learner = Learner(task, seed + TRAINED_STEPS, num_steps=TRAINED_STEPS)
-        for step in range(TRAINED_STEPS):
+        learner = Learner(task, seed + TRAINED_STEPS, num_steps=steps)
+        for step in range(steps):
             learner.step(step, shards=range(REPLICAS))
         print(f"seed {seed} starts from {learner.held_out_loss():.4f}", flush=True)
         return learner.model.state_dict()
@@ -136,7 +140,12 @@ def trained_text() -> Task:
         model.load_state_dict(weights_of(seed))
         return model
 
-    return replace(task, make_model=make_model, learning_rate=TRAINED_RATE)
+    return replace(task, make_model=make_model)
+
+
+def trained_text() -> Task:
+    """This package's source, for a model that was trained on it."""
+    return replace(trained(text(), steps=TRAINED_STEPS), learning_rate=TRAINED_RATE)
 
 
 def loss_of(model: Any, ids: Tensor) -> Tensor:
@@ -162,14 +171,29 @@ class Learner:
             group["lr"] = self.task.learning_rate * min(1.0, (number + 1) / WARM_UP) * cosine
         self.optimiser.zero_grad()
         batches = [self.task.batch(self.seed, shard=shard, step=number) for shard in shards]
-        loss_of(self.model, torch.cat(batches)).backward()
+        with self._seen():
+            loss_of(self.model, torch.cat(batches)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
 
     @torch.no_grad()
     def held_out_loss(self) -> float:
         """The loss on what was held out."""
-        return loss_of(self.model, self.task.held_out).item()
+        with self._seen():
+            return loss_of(self.model, self.task.held_out).item()
+
+    @contextlib.contextmanager
+    def _seen(self) -> Iterator[None]:
+        """The weights as the model sees them, while it computes."""
+        if self.task.seen_as == torch.float32:
+            yield
+            return
+        exact = [parameter.data for parameter in self.model.parameters()]
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.to(self.task.seen_as).float()
+        yield
+        for parameter, data in zip(self.model.parameters(), exact, strict=True):
+            parameter.data = data
 
 
 def data_parallel(task: Task, *, seed: int, shards: int) -> float:
@@ -180,8 +204,24 @@ def data_parallel(task: Task, *, seed: int, shards: int) -> float:
     return learner.held_out_loss()
 
 
-def with_replicas(task: Task, *, seed: int, outer: OuterSettings) -> float:
-    """The held-out loss of the weights that the replicas of one store end with."""
+@dataclass(slots=True)
+class Trained:
+    """What replicas did: (steps, loss on what was held out) by round, and all syncs."""
+
+    losses: list[tuple[int, float]]
+    syncs: list[SyncResult] = field(default_factory=list)
+
+
+def with_replicas(
+    task: Task,
+    *,
+    seed: int,
+    outer: OuterSettings,
+    codec: str = "none",
+    every: int = EVERY,
+    steps: int = STEPS,
+) -> Trained:
+    """Train the replicas of one store, which end with the same weights."""
     spec = Spec(
         weights=[],
         schema_sha256="",
@@ -189,8 +229,11 @@ def with_replicas(task: Task, *, seed: int, outer: OuterSettings) -> float:
         quorum=REPLICAS,
         learning_rate=outer.learning_rate,
         momentum=outer.momentum,
+        codec=codec,
+        anchor_every=10**6,
     )
-    learners = [Learner(task, seed) for _ in range(REPLICAS)]
+    learners = [Learner(task, seed, num_steps=steps) for _ in range(REPLICAS)]
+    result = Trained([(0, learners[0].held_out_loss())])
     with tempfile.TemporaryDirectory() as folder:
 
         def train(slot: int) -> None:
@@ -200,10 +243,14 @@ def with_replicas(task: Task, *, seed: int, outer: OuterSettings) -> float:
                 open_store(f"file://{folder}"), spec, start=flat.read(), slot=slot, timing=timing
             )
             replica = Replica(exchange)
-            for step in range(STEPS):
+            for step in range(steps):
                 learner.step(step, shards=range(slot, slot + 1))
-                if (step + 1) % EVERY == 0:
-                    flat.write(replica.sync(flat.read(), tokens=1, steps=EVERY).weights)
+                if (step + 1) % every == 0:
+                    sync = replica.sync(flat.read(), tokens=1, steps=every)
+                    flat.write(sync.weights)
+                    result.syncs.append(sync)
+                    if slot == 0:
+                        result.losses.append((step + 1, learner.held_out_loss()))
 
         threads = [threading.Thread(target=train, args=(slot,)) for slot in range(REPLICAS)]
         for thread in threads:
@@ -211,9 +258,9 @@ def with_replicas(task: Task, *, seed: int, outer: OuterSettings) -> float:
         for thread in threads:
             thread.join()
     losses = {learner.held_out_loss() for learner in learners}
-    if len(losses) != 1:
+    if losses != {result.losses[-1][1]}:
         raise RuntimeError(f"the replicas end with other losses: {losses}")
-    return losses.pop()
+    return result
 
 
 def measure(task: Task, *, seeds: int) -> dict[str, Any]:
@@ -224,10 +271,10 @@ def measure(task: Task, *, seeds: int) -> dict[str, Any]:
         row = {
             "data_parallel": data_parallel(task, seed=seed, shards=REPLICAS),
             "one_shard": data_parallel(task, seed=seed, shards=1),
-            "replicas": with_replicas(task, seed=seed, outer=nesterov),
-            "average": with_replicas(task, seed=seed, outer=PRESETS["average"]),
-            "lr_1": with_replicas(task, seed=seed, outer=too_fast),
         }
+        outers = {"replicas": nesterov, "average": PRESETS["average"], "lr_1": too_fast}
+        for name, outer in outers.items():
+            row[name] = with_replicas(task, seed=seed, outer=outer).losses[-1][1]
         rows.append({name: round(value, 4) for name, value in row.items()})
         print(seed, json.dumps(rows[-1]), flush=True)
     names = ("one_shard", "replicas", "average", "lr_1")

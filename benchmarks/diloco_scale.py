@@ -136,6 +136,13 @@ THROTTLED = Scenario(
     max_poll_s=0.5,
 )
 
+COMPARED = ((2, "peer"), (3, "peer"), (4, "peer"), (4, "publisher"), (4, "tree"))
+
+
+def throttled(replicas: int, gather: str) -> Scenario:
+    """So many replicas on the throttled store, whose rounds are both measured and predicted."""
+    return replace(THROTTLED, replicas=replicas, gather=gather, fanout=2)
+
 
 def measured(scenario: Scenario) -> float:
     """The median seconds of a sync of real replicas, in threads over one throttled store."""
@@ -182,8 +189,8 @@ def measured(scenario: Scenario) -> float:
 def compared() -> list[dict[str, Any]]:
     """The prediction beside two to four real replicas."""
     rows: list[dict[str, Any]] = []
-    for replicas, gather in ((2, "peer"), (3, "peer"), (4, "peer"), (4, "publisher"), (4, "tree")):
-        scenario = replace(THROTTLED, replicas=replicas, gather=gather, fanout=2)
+    for replicas, gather in COMPARED:
+        scenario = throttled(replicas, gather)
         real, predicted = measured(scenario), simulate(scenario).sync_s
         error = round(predicted / real - 1, 4)
         rows.append(

@@ -3,7 +3,10 @@ a kill at each point of the protocol, and what a round asks of the server."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,12 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto", reason="moto is not installed (make backends)")
 
 from composer_replication.core.errors import SyncError  # noqa: E402
-from composer_replication.training.diloco.blob_store import open_store  # noqa: E402
+from composer_replication.training.diloco.blob_store import Traffic, open_store  # noqa: E402
 from scripts.diloco_chaos import chaos_on  # noqa: E402
 from tests.training.diloco.chaos import FAULTS, draw_faults  # noqa: E402
 from tests.training.diloco.s3_server import s3_bucket  # noqa: E402
 from tests.training.diloco.toy_replicas import (  # noqa: E402
+    PATIENT,
     Child,
     hashes_of_processes,
     in_threads,
@@ -64,16 +68,26 @@ def test_a_killed_replica_leaves_no_diverged_round(point: str, bucket: str) -> N
 
 
 def test_a_round_asks_little_of_the_server(bucket: str) -> None:
+    """Three replicas that are done at the same time: no sync of any asks for more than promised."""
     num = 3
-    spec = toy_spec(replicas=num, quorum=num)
-    stores = [open_store(f"{bucket}/traffic") for _ in range(num)]
+    spec, together = toy_spec(replicas=num, quorum=num), threading.Barrier(num, timeout=60)
+    timing = replace(PATIENT, poll_s=0.25)
 
-    def replica(slot: int) -> None:
-        train_toy(*join_toy(stores[slot], slot, spec), until=ROUNDS)
+    def replica(slot: int) -> list[Traffic]:
+        store = open_store(f"{bucket}/traffic")
+        model, member = join_toy(store, slot, spec, timing=timing)
+        asked = list[Traffic]()
+        for until in range(1, ROUNDS + 1):
+            together.wait()
+            asked += [result.traffic for result in train_toy(model, member, until=until)]
+        return asked
 
-    in_threads(*(lambda slot=slot: replica(slot) for slot in range(num)))
-    # joining, the anchor of round 0 and ROUNDS rounds of a move, an offer and perhaps the commit
-    assert all(store.traffic.puts <= 3 * ROUNDS + 6 for store in stores)
+    asked = in_threads(*(partial(replica, slot) for slot in range(num)))
+    assert [len(of_one) for of_one in asked] == [ROUNDS] * num
+    for traffic in (traffic for of_one in asked for traffic in of_one):
+        assert 2 <= traffic.puts <= 3  # a move, its offer and perhaps the commit
+        assert 1 <= traffic.gets <= 2 * num + 2
+        assert 1 <= traffic.lists <= 3
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:

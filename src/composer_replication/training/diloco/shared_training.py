@@ -249,7 +249,7 @@ def make_spec(config: Config, *, flat: FlatWeights, identity: Mapping[str, str])
         weights=weights,
         schema_sha256=schema_sha256(weights),
         settings=shared_settings(config),
-        identity={k: v for k, v in identity.items() if k != "data_sha256"},
+        identity=dict(identity),
         inner_steps=sync.every,
         learning_rate=sync.learning_rate or preset.learning_rate,
         momentum=preset.momentum,
