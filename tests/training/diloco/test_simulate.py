@@ -158,6 +158,14 @@ def test_who_leaves_releases_its_slot_and_nobody_waits_for_it(seed: int) -> None
     assert 400.0 < dead.sync_most_s < 550.0
 
 
+def test_a_look_beyond_the_end_of_the_grace_is_followed_by_a_proposal() -> None:
+    """A request takes 3 s, and one look begins before the 43 s are over and ends after them: the
+    pause that was due would be 16 s."""
+    far = replace(SMALL, replicas=4, rounds=6, link=replace(CALM, latency_s=3.0), grace_s=43.0)
+    found = simulate(replace(far, deaths_per_hour=60.0, restart_s=1000.0, seed=1))
+    assert found.sync_most_s == pytest.approx(97.0, abs=5.0)
+
+
 def test_leaves_stop_at_the_quorum() -> None:
     found = simulate(replace(SMALL, replicas=6, rounds=8, leaves_per_hour=3600.0))
     assert found.left == 3
