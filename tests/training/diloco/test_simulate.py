@@ -214,8 +214,12 @@ def test_the_prediction_is_within_15_percent_of_real_replicas(replicas: int, gat
 
 
 def test_the_committed_prediction_was_within_15_percent() -> None:
-    rows = json.loads(RESULT.read_text("utf-8"))["compared"]
+    """Of processes on a throttled S3 server, with the link that a probe of it measured."""
+    result = json.loads(RESULT.read_text("utf-8"))
+    rows, link = result["compared"], result["probed"]
     assert {row["replicas"] for row in rows} == {2, 3, 4}
+    assert {row["gather"] for row in rows} == {"peer", "publisher", "tree"}
+    assert 0.15 < link["latency_s"] < 0.25 and link["up_bytes_s"] == pytest.approx(4e5, rel=0.1)
     assert all(abs(row["error"]) <= 0.15 for row in rows)
 
 
