@@ -1,8 +1,8 @@
 """Replicas over a store from 8 to 1,024, simulated beside data-parallel training, torchft's DiLoCo
 and PULSELoCo; and the simulation beside real replicas on a throttled store.
 
-    python benchmarks/diloco_scale.py             both anew, about ten minutes
-    python benchmarks/diloco_scale.py --measure   the second alone
+    python benchmarks/diloco_scale.py             both anew, about 15 minutes
+    python benchmarks/diloco_scale.py --measure   the second alone; needs moto
     python benchmarks/diloco_scale.py --simulate  the first alone
     python benchmarks/diloco_scale.py --page      write the tables of docs/replicas.md again
 
@@ -14,15 +14,22 @@ neighbour in the ring, one request in a thousand fails, 0.9 GB/s to pack and has
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
+import multiprocessing
+import os
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -31,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks besid
 import marked_part
 from page import about
 
-from composer_replication.training.diloco.blob_store import ObjectStore, Traffic
+from composer_replication.training.diloco.blob_store import ObjectStore, Traffic, open_store
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
 from composer_replication.training.diloco.looks import Timing
@@ -139,13 +146,13 @@ THROTTLED = Scenario(
 COMPARED = ((2, "peer"), (3, "peer"), (4, "peer"), (4, "publisher"), (4, "tree"))
 
 
-def throttled(replicas: int, gather: str) -> Scenario:
+def throttled(replicas: int, gather: str, link: Link = THROTTLED.link) -> Scenario:
     """So many replicas on the throttled store, whose rounds are both measured and predicted."""
-    return replace(THROTTLED, replicas=replicas, gather=gather, fanout=2)
+    return replace(THROTTLED, replicas=replicas, gather=gather, fanout=2, link=link)
 
 
 def measured(scenario: Scenario) -> float:
-    """The median seconds of a sync of real replicas, in threads over one throttled store."""
+    """The same in threads over one throttled store in memory: what a test can afford."""
     from obstore.store import MemoryStore
 
     blobs, size = MemoryStore(), int(scenario.trained)
@@ -186,23 +193,131 @@ def measured(scenario: Scenario) -> float:
     return statistics.median(seconds)
 
 
-def compared() -> list[dict[str, Any]]:
-    """The prediction beside two to four real replicas."""
+def take_part(slot: int, url: str, scenario: Scenario, barrier: Barrier, answers: Any) -> None:
+    """One replica's process: put the seconds of its syncs."""
+    torch.set_num_threads(1)
+    size = int(scenario.trained)
+    weights = [("flat", [size], "float32")]
+    spec = Spec(
+        weights=weights,
+        schema_sha256=schema_sha256(weights),
+        replicas=scenario.replicas,
+        quorum=max(1, scenario.replicas // 2),
+        gather=scenario.gather,
+        fanout=scenario.fanout,
+    )
+    timing = Timing(
+        grace_s=scenario.grace_s,
+        stall_s=240.0,
+        poll_s=scenario.poll_s,
+        max_poll_s=scenario.max_poll_s,
+    )
+    store = open_store(url)
+    store.list("warm")  # the connection is there, as it is in a run
+    barrier.wait()
+    replica = Replica(Exchange.join(store, spec, start=torch.zeros(size), slot=slot, timing=timing))
+    seconds: list[float] = []
+    for number in range(scenario.rounds):
+        time.sleep(scenario.inner_steps * scenario.step_s)
+        noise = torch.Generator().manual_seed(100 * slot + number)
+        local = replica.base - torch.randn(size, generator=noise) * 1e-3
+        seconds.append(replica.sync(local, tokens=1, steps=1).seconds)
+    answers.put(seconds)
+
+
+def measured_in_processes(url: str, scenario: Scenario) -> float:
+    """The median seconds of a sync of real replicas, each a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(scenario.replicas), context.Queue()
+    processes = [
+        context.Process(target=take_part, args=(slot, url, scenario, barrier, answers), daemon=True)
+        for slot in range(scenario.replicas)
+    ]
+    for process in processes:
+        process.start()
+    seconds = [s for _ in processes for s in answers.get(timeout=240)]
+    for process in processes:
+        process.join()
+    return statistics.median(seconds)
+
+
+def probed(url: str, *, size: int = 800_000, times: int = 5) -> Link:
+    """What a lone client measures of a store: blobs of a few bytes, and of `size`, there and back;
+    their difference is the bandwidth."""
+    store = open_store(url)
+    store.list("warm")
+    spent: dict[tuple[str, int], list[float]] = {}
+    for number in range(times):
+        for length in (16, size):
+            key = f"{length}.{number}"
+            for verb, ask in (
+                ("up", lambda key=key, length=length: store.create(key, bytes(length))),
+                ("down", lambda key=key: store.get(key)),
+            ):
+                began = time.perf_counter()
+                ask()
+                spent.setdefault((verb, length), []).append(time.perf_counter() - began)
+    small = spent["up", 16] + spent["down", 16]
+    up, down = (
+        statistics.median(spent[verb, size]) - statistics.median(spent[verb, 16])
+        for verb in ("up", "down")
+    )
+    return Link(
+        latency_s=statistics.median(small),
+        latency_spread=statistics.pstdev(math.log(s) for s in small),
+        up_bytes_s=size / up,
+        down_bytes_s=size / down,
+    )
+
+
+@contextlib.contextmanager
+def throttled_bucket(*, wait_s: float, bytes_s: float) -> Iterator[str]:
+    """The URL of a bucket on an S3 server of this machine (moto), behind a slow proxy: it holds
+    each request up, and each byte of a request or an answer."""
+    sys.path.insert(0, str(ROOT))
+    from tests.training.diloco.s3_server import BUCKET, FlakyProxy, s3_environment, s3_server
+
+    class SlowProxy(FlakyProxy):
+        def answer(self, request: BaseHTTPRequestHandler) -> None:
+            time.sleep(wait_s + int(request.headers.get("Content-Length") or 0) / bytes_s)
+            super().answer(request)
+
+        def _reply(self, request: BaseHTTPRequestHandler, *, body: bytes, **about: Any) -> None:
+            time.sleep(len(body) / bytes_s)
+            super()._reply(request, body=body, **about)
+
+    with (
+        s3_server() as port,
+        contextlib.closing(SlowProxy(port)) as proxy,
+        mock.patch.dict(os.environ, s3_environment(proxy.port)),
+    ):
+        yield f"s3://{BUCKET}"
+
+
+def compared() -> dict[str, Any]:
+    """The prediction, from what a probe measured of the store, beside two to four real
+    replicas."""
     rows: list[dict[str, Any]] = []
-    for replicas, gather in COMPARED:
-        scenario = throttled(replicas, gather)
-        real, predicted = measured(scenario), simulate(scenario).sync_s
-        error = round(predicted / real - 1, 4)
-        rows.append(
-            {
-                "replicas": replicas,
-                "gather": gather,
-                "measured_s": round(real, 3),
-                "predicted_s": round(predicted, 3),
-                "error": error,
-            }
-        )
-    return rows
+    with throttled_bucket(wait_s=0.15, bytes_s=4e5) as url:
+        link = probed(f"{url}/probe")
+        print(link, flush=True)
+        for replicas, gather in COMPARED:
+            scenario = throttled(replicas, gather, link)
+            rows.append(_beside(f"{url}/{gather}{replicas}", scenario))
+            print(rows[-1], flush=True)
+    measured_of_link = ("latency_s", "latency_spread", "up_bytes_s", "down_bytes_s")
+    return {"compared": rows, "probed": {name: getattr(link, name) for name in measured_of_link}}
+
+
+def _beside(url: str, scenario: Scenario) -> dict[str, Any]:
+    real, predicted = measured_in_processes(url, scenario), simulate(scenario).sync_s
+    return {
+        "replicas": scenario.replicas,
+        "gather": scenario.gather,
+        "measured_s": round(real, 3),
+        "predicted_s": round(predicted, 3),
+        "error": round(predicted / real - 1, 4),
+    }
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -247,7 +362,7 @@ def main() -> None:
     old = RESULT.read_text("utf-8") if RESULT.exists() else '{"rows": []}'
     result: dict[str, Any] = json.loads(old)
     if not (given.page or given.simulate):
-        result["compared"] = compared()
+        result |= compared()
         result["about"] = about(["benchmarks/diloco_scale.py"])
     if not (given.page or given.measure):
         began = time.perf_counter()

@@ -35,6 +35,8 @@ def diloco_command(
     failure: float = 0.001,
     stragglers: float = 0.0,
     deaths_per_hour: Annotated[float, Parameter(name="--deaths-per-hour")] = 0.0,
+    leaves_per_hour: float = 0.0,
+    joins_per_hour: float = 0.0,
     egress: float = 0.09,
     seed: int = 0,
     common: Common = Common(),
@@ -76,10 +78,14 @@ def diloco_command(
         The share of rounds in which a replica takes twice as long.
     deaths_per_hour
         How often a replica dies; another one takes its slot a minute later.
+    leaves_per_hour
+        How often a replica leaves for good, as long as a quorum (half of them) stays.
+    joins_per_hour
+        How often the run is joined by a new replica.
     egress
         Dollars per GB that leaves the store.
     seed
-        Another seed draws other latencies, failures and deaths.
+        Another seed draws other latencies, failures, deaths, leaves and joins.
     """
     job = settings_only(common)
     need("torch", extra="diloco")
@@ -103,6 +109,8 @@ def diloco_command(
         rounds=rounds,
         stragglers=stragglers,
         deaths_per_hour=deaths_per_hour,
+        leaves_per_hour=leaves_per_hour,
+        joins_per_hour=joins_per_hour,
         link=link,
         prices=Prices(egress_gb=egress),
         seed=seed,

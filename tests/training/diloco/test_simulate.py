@@ -145,6 +145,59 @@ def test_who_dies_has_paid_too() -> None:
     assert found.bytes_down > 1.02 * calm.bytes_down, "a replacement reads the state"
 
 
+@pytest.mark.parametrize("seed", [1, 4])
+def test_who_leaves_releases_its_slot_and_nobody_waits_for_it(seed: int) -> None:
+    """With either seed somebody leaves, with 4 in the first round already; a replica that is dead
+    in its place is waited for until the grace is over, once and not twice."""
+    four = replace(SMALL, replicas=4, rounds=6, grace_s=500.0, seed=seed)
+    calm, found = simulate(four), simulate(replace(four, leaves_per_hour=60.0))
+    assert found.left > 0 and found.participation < 1.0 and found.missed == 0
+    assert found.sync_most_s < calm.sync_most_s + 10.0
+    assert found == simulate(replace(four, leaves_per_hour=60.0))
+    dead = simulate(replace(four, deaths_per_hour=60.0, restart_s=450.0))
+    assert 400.0 < dead.sync_most_s < 550.0
+
+
+def test_a_look_beyond_the_end_of_the_grace_is_followed_by_a_proposal() -> None:
+    """A request takes 3 s, and one look begins before the 43 s are over and ends after them: the
+    pause that was due would be 16 s."""
+    far = replace(SMALL, replicas=4, rounds=6, link=replace(CALM, latency_s=3.0), grace_s=43.0)
+    found = simulate(replace(far, deaths_per_hour=60.0, restart_s=1000.0, seed=1))
+    assert found.sync_most_s == pytest.approx(97.0, abs=5.0)
+
+
+def test_leaves_stop_at_the_quorum() -> None:
+    found = simulate(replace(SMALL, replicas=6, rounds=8, leaves_per_hour=3600.0))
+    assert found.left == 3
+
+
+def test_who_joins_downloads_the_state() -> None:
+    """Weights and momentum, 8 MB, and then the moves of the rounds before: it is paid for, and
+    takes a slot that nobody has, or that was released."""
+    four = replace(SMALL, replicas=4, rounds=4, codec="visible")
+    calm, found = simulate(four), simulate(replace(four, joins_per_hour=600.0))
+    assert (calm.joined, found.left) == (0, 0) and found.joined > 0
+    assert found.dollars > calm.dollars + found.joined * 0.09 * 8e6 / 1e9 / 4
+    assert found.participation > 1.0
+    assert found == simulate(replace(four, joins_per_hour=600.0))
+    assert found != simulate(replace(four, joins_per_hour=600.0, seed=1))
+
+
+@pytest.mark.parametrize("gather", ["publisher", "tree"])
+def test_a_run_whose_members_change_ends(gather: str) -> None:
+    changing = {"deaths_per_hour": 10.0, "leaves_per_hour": 20.0, "joins_per_hour": 100.0}
+    found = simulate(
+        replace(SMALL, replicas=9, rounds=8, fanout=2, gather=gather, **changing)  # pyright: ignore[reportArgumentType]
+    )
+    assert found.joined > 0 and found.left > 0
+
+
+def test_a_rate_below_nothing_is_refused() -> None:
+    for name in ("deaths_per_hour", "leaves_per_hour", "joins_per_hour"):
+        with pytest.raises(ConfigError, match="from 0 on"):
+            simulate(replace(SMALL, **{name: -1.0}))  # pyright: ignore[reportArgumentType]
+
+
 def test_the_ring_by_hand() -> None:
     """Four replicas: 2 * 3 / 4 of 4 MB at 1 MB/s, and six latencies; per round, or per step."""
     one = ring(replace(SMALL, replicas=4), syncs=1)
@@ -161,12 +214,14 @@ def test_the_prediction_is_within_15_percent_of_real_replicas(replicas: int, gat
 
 
 def test_what_was_measured_is_predicted_within_15_percent() -> None:
-    """The simulation as it is now, beside the committed times of real replicas, and beside what
-    the page says that it predicted."""
-    rows = json.loads(RESULT.read_text("utf-8"))["compared"]
+    """The simulation as it is now, with the link that a probe of the throttled S3 server measured,
+    beside the committed times of processes there, and beside what the page says."""
+    result = json.loads(RESULT.read_text("utf-8"))
+    rows, link = result["compared"], Link(**result["probed"])
+    assert 0.15 < link.latency_s < 0.25 and link.up_bytes_s == pytest.approx(4e5, rel=0.1)
     assert [(row["replicas"], row["gather"]) for row in rows] == [*COMPARED]
     for row in rows:
-        predicted = simulate(throttled(row["replicas"], row["gather"])).sync_s
+        predicted = simulate(throttled(row["replicas"], row["gather"], link)).sync_s
         assert predicted == pytest.approx(row["measured_s"], rel=0.15)
         assert predicted == pytest.approx(row["predicted_s"], rel=0.05)
 
@@ -196,3 +251,6 @@ def test_the_verb_prints_the_ways_beside_each_other(tmp_path: Path) -> None:
     printed = recompose(*asked, cwd=tmp_path).out
     assert "lost to sync" in printed and "data-parallel" in printed
     assert recompose("diloco", "simulate", "--replicas", "1", cwd=tmp_path).code == 1
+    elastic = (*asked, "--joins-per-hour", "20", "--leaves-per-hour", "5", "--json")
+    rows = recompose(*elastic, cwd=tmp_path).value["rows"]
+    assert any(row.get("joined", 0) for row in rows) and any(row.get("left", 0) for row in rows)

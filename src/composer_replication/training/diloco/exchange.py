@@ -236,7 +236,7 @@ class Exchange:
             if self.clock.monotonic() - began > self.timing.stall_s:
                 raise self._stalled()
             early = looked
-            self.clock.sleep(self._until_time(pause))
+            self.clock.sleep(self._until_time(pause, looked))
             pause, looks = self._next_pause(pause), looks + 1
 
     def _next_pause(self, pause: float) -> float:
@@ -244,12 +244,17 @@ class Exchange:
             return self._looks.longer(pause)
         return min(self.timing.max_poll_s, pause * 1.5)
 
-    def _until_time(self, pause: float) -> float:
-        """A pause that ends when the time to propose has come, if that is earlier."""
-        if self._quorum_at is None or self.tree is not None:
+    def _until_time(self, pause: float, looked: float) -> float:
+        """A pause that ends when the time to propose has come, if that is earlier; none if it came
+        during the last look, which began at `looked`."""
+        if self._quorum_at is None or self.tree is not None or self._left_s(looked) <= 0:
             return pause
-        left = self._quorum_at + self._patience_s - self.clock.monotonic()
-        return min(pause, left) if left > 0 else pause
+        return min(pause, max(0.0, self._left_s(self.clock.monotonic())))
+
+    def _left_s(self, now: float) -> float:
+        """The seconds from `now` until a quorum is enough."""
+        since = now if self._quorum_at is None else self._quorum_at
+        return self._patience_s - (now - since)
 
     def _look(self, what: Look) -> Commit | None:
         """The outcome, proposed if the time has come."""
@@ -285,8 +290,10 @@ class Exchange:
         return next((key for key in keys if not self.offers.knows(key)), "")
 
     def _starters(self) -> set[int]:
-        """The slots of those who start the run, in its first round: they take the lowest."""
-        return set(range(self.spec.replicas)) if self.round == 0 else set()
+        """The slots of those who start the run, in its first round: they take the lowest, and may
+        have left already."""
+        starters = set(range(self.spec.replicas)) if self.round == 0 else set[int]()
+        return starters - self.slots.released
 
     def _note_missing(self) -> list[int]:
         """The slots that have not offered yet."""
@@ -390,9 +397,9 @@ class Exchange:
         offered = self.offers.offered()
         if self._quorum_at is None or len(offered) < self.spec.quorum:
             return False
-        if self.clock.monotonic() - self._quorum_at >= self._patience_s:
+        if self._left_s(self.clock.monotonic()) <= 0:
             return True
-        if self.round == 0 and len(offered) < self.spec.replicas:
+        if self.round == 0 and len(offered | self.slots.released) < self.spec.replicas:
             return False
         return self._gathers() and offered >= self.expected()
 

@@ -4,15 +4,19 @@ world, beside the arithmetic of other ways to train.
     report = simulate(Scenario(replicas=64, trained=80.7e6, codec="int8"))
     report.sync_share, report.dollars
 
-Simulated: requests, bytes, polling, grace, stragglers, deaths and replacements, by the code that
-`recompose train --replicas` runs. A replica sends 256 numbers for all its weights, and their bytes
-count as many times as it takes: codec, hashes and outer step run for real, on few numbers. Not
-simulated: training itself (a step takes `step_s`, that of a straggler longer). Prices are list
-prices of a large provider's store and its internet egress.
+Simulated: requests, bytes, polling, grace, stragglers, deaths and replacements, leaves and joins,
+by the code that `recompose train --replicas` runs. What happens is drawn by a seed: the time of a
+request from a log-normal distribution, whether it fails and whether a round is a straggler's from a
+coin, the time to a death, to a leave and to the next join from an exponential distribution. A
+replica sends 256 numbers for all its weights, and their bytes count as many times as it takes:
+codec, hashes and outer step run for real, on few numbers. Not simulated: training itself (a step
+takes `step_s`, that of a straggler longer). Prices are list prices of a large provider's store and
+its internet egress.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +30,7 @@ from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
 from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
-from composer_replication.training.diloco.round_records import Spec
+from composer_replication.training.diloco.round_records import Spec, commit_key
 from composer_replication.training.diloco.simulated_world import (
     Link,
     SimulatedClock,
@@ -63,8 +67,10 @@ class Scenario:
 
     `trained` weights are synced by `codec` every `inner_steps` steps of `step_s` seconds; a step
     takes a straggler (a `stragglers` share of the rounds) `slowdown` times as long. A replica dies
-    `deaths_per_hour` times, and another one takes its slot `restart_s` later. Without a `gather`,
-    up to eight replicas read each other's moves, and more add up in a tree.
+    `deaths_per_hour` times, and another one takes its slot `restart_s` later. It leaves for good,
+    and releases its slot, `leaves_per_hour` times, unless no quorum would be left; the run is
+    joined by a new replica, in the lowest free slot, `joins_per_hour` times. Without a `gather`, up
+    to eight replicas read each other's moves, and more add up in a tree.
     """
 
     replicas: int = 8
@@ -79,6 +85,8 @@ class Scenario:
     slowdown: float = 2.0
     deaths_per_hour: float = 0.0
     restart_s: float = 60.0
+    leaves_per_hour: float = 0.0
+    joins_per_hour: float = 0.0
     grace_s: float = 120.0
     poll_s: float = 0.25
     max_poll_s: float = 4.0
@@ -91,10 +99,11 @@ class Scenario:
 class Simulated:
     """What came out, per round: seconds lost to the sync (median over replicas and rounds), its
     share of the time, requests and bytes of one replica (mean over all; `..._most` of the replica
-    that needs most), dollars of all."""
+    that needs most), dollars of all, and moves that counted over the replicas that began."""
 
     replicas: int
     sync_s: float
+    sync_most_s: float
     sync_share: float
     puts: float
     gets: float
@@ -106,6 +115,8 @@ class Simulated:
     dollars: float
     participation: float
     missed: int
+    joined: int
+    left: int
 
 
 class _DeadError(Exception):
@@ -127,15 +138,20 @@ def simulate(scenario: Scenario) -> Simulated:
             f" a second, failure {link.failure}, stragglers {scenario.stragglers}",
             fix="use more than nothing, a failure from 0 to below 1, and stragglers from 0 to 1",
         )
-    world, results, traffic = Simulation(), [], Traffic()
-    spec = _spec(scenario)
-    plain = len(encode_delta(torch.zeros(_SIZE), torch.zeros(_SIZE), codec="none"))
-    scale = scenario.trained / plain
+    rates = (scenario.deaths_per_hour, scenario.leaves_per_hour, scenario.joins_per_hour)
+    if not all(0 <= rate < math.inf for rate in rates):
+        raise ConfigError(
+            f"{rates[0]} deaths, {rates[1]} leaves and {rates[2]} joins an hour",
+            fix="use numbers from 0 on",
+        )
+    world, tally = Simulation(), _Tally(present=scenario.replicas)
     for slot in range(scenario.replicas):
-        life = _Life(scenario, spec, slot=slot, scale=scale, results=results, traffic=traffic)
+        life = _Life(scenario, tally, number=slot, slot=slot)
         world.start(lambda clock, life=life: life.run(clock))
+    if scenario.joins_per_hour:
+        world.start(lambda clock: _let_join(clock, scenario, tally))
     world.run()
-    return _summary(scenario, results, traffic)
+    return _summary(scenario, tally)
 
 
 def _spec(scenario: Scenario) -> Spec:
@@ -148,47 +164,66 @@ def _spec(scenario: Scenario) -> Spec:
         fanout=scenario.fanout,
         replicas=scenario.replicas,
         quorum=max(1, scenario.replicas // 2),
-        anchor_every=max(8, scenario.rounds),
     )
 
 
-class _Life:
-    """One slot of a scenario: a replica, and those that replace it when it dies."""
+@dataclass(slots=True)
+class _Tally:
+    """What all replicas of a run add up to; `present` are those that have not left."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        spec: Spec,
-        *,
-        slot: int,
-        scale: float,
-        results: list[SyncResult],
-        traffic: Traffic,
-    ) -> None:
-        self.scenario, self.spec, self.slot, self.scale = scenario, spec, slot, scale
-        self.results, self.traffic = results, traffic
-        self.random = random.Random(scenario.seed * 1_000_003 + slot)
+    present: int
+    joined: int = 0
+    left: int = 0
+    results: list[SyncResult] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+
+
+def _let_join(clock: SimulatedClock, scenario: Scenario, tally: _Tally) -> None:
+    """Start a new replica now and then, until the last round has its outcome."""
+    pauses = random.Random(f"joins {scenario.seed}")
+    while True:
+        clock.sleep(pauses.expovariate(scenario.joins_per_hour / 3600.0))
+        if commit_key(scenario.rounds - 1) in clock.world.blobs:
+            return
+        life = _Life(scenario, tally, number=scenario.replicas + tally.joined, slot=None)
+        tally.joined += 1
+        tally.present += 1
+        clock.world.start(lambda clock, life=life: life.run(clock), at=clock.monotonic())
+
+
+class _Life:
+    """A replica of a scenario, and those that replace it when it dies.
+
+    Without a `slot` it comes when the run is under way, and takes the lowest that is free.
+    """
+
+    def __init__(self, scenario: Scenario, tally: _Tally, *, number: int, slot: int | None) -> None:
+        self.scenario, self.tally, self.number, self.slot = scenario, tally, number, slot
+        self.spec = _spec(scenario)
+        self.random = random.Random(scenario.seed * 1_000_003 + number)
 
     def run(self, clock: SimulatedClock) -> None:
         """Live until the last round."""
-        lives = 0
+        starts_the_run, takeover = self.slot is not None, False
         while True:
             try:
-                self._replica(clock, takeover=lives > 0)
+                self._replica(clock, is_new=not starts_the_run, takeover=takeover)
                 return
             except _DeadError:
-                lives += 1
+                starts_the_run, takeover = False, True
                 clock.sleep(self.scenario.restart_s)
 
-    def _replica(self, clock: SimulatedClock, *, takeover: bool) -> None:
+    def _replica(self, clock: SimulatedClock, *, is_new: bool, takeover: bool) -> None:
         scenario = self.scenario
         seed = self.random.randrange(1 << 30)
+        plain = len(encode_delta(torch.zeros(_SIZE), torch.zeros(_SIZE), codec="none"))
+        scale = scenario.trained / plain
         store = SimulatedStore(
             clock.world,
             scenario.link,
             seed,
-            scale=self.scale * BYTES_PER_WEIGHT[scenario.codec],
-            dense_scale=self.scale * BYTES_PER_WEIGHT["none"],
+            scale=scale * BYTES_PER_WEIGHT[scenario.codec],
+            dense_scale=scale * BYTES_PER_WEIGHT["none"],
         )
         timing = Timing(
             grace_s=scenario.grace_s,
@@ -204,40 +239,57 @@ class _Life:
             takeover=takeover,
             clock=clock,
             timing=timing,
-            uuid=f"{self.slot:06d}{seed:08x}",
+            uuid=f"{self.number:06d}{seed:08x}",
         )
-        joined = Traffic() if takeover else store.traffic.copy()  # a replacement's join is a cost
+        self.slot = exchange.claim.slot
+        free = Traffic() if is_new else store.traffic.copy()  # who comes later pays for the state
         try:
             self._rounds(clock, Replica(exchange))
         finally:  # whoever dies has paid too
-            spent = store.traffic.since(joined)
+            spent, total = store.traffic.since(free), self.tally.traffic
             for name in ("puts", "gets", "lists", "deletes", "bytes_up", "bytes_down"):
-                setattr(self.traffic, name, getattr(self.traffic, name) + getattr(spent, name))
+                setattr(total, name, getattr(total, name) + getattr(spent, name))
 
     def _rounds(self, clock: SimulatedClock, replica: Replica) -> None:
-        scenario, local = self.scenario, replica.base.clone()
+        scenario, local, late = self.scenario, replica.base.clone(), 0
         while replica.exchange.round < scenario.rounds:
-            self._train(clock)
+            steps = max(1, scenario.inner_steps >> late)  # as in training
+            if not self._train(clock, steps):
+                replica.exchange.leave()
+                return
             noise = torch.Generator().manual_seed(self.random.randrange(1 << 30))
             local = local - torch.randn(_SIZE, generator=noise) * 1e-3
-            result = replica.sync(local, tokens=1, steps=scenario.inner_steps)
-            local = result.weights
-            self.results.append(result)
+            result = replica.sync(local, tokens=1, steps=steps)
+            local, late = result.weights, 0 if result.contributed else late + 1
+            self.tally.results.append(result)
 
-    def _train(self, clock: SimulatedClock) -> None:
+    def _train(self, clock: SimulatedClock, steps: int) -> bool:
+        """Take so many steps; False if the replica leaves in the middle of them."""
         scenario = self.scenario
-        seconds = scenario.inner_steps * scenario.step_s
+        seconds = steps * scenario.step_s
         if self.random.random() < scenario.stragglers:
             seconds *= scenario.slowdown
-        if scenario.deaths_per_hour:
-            dies_after = self.random.expovariate(scenario.deaths_per_hour / 3600.0)
-            if dies_after < seconds:
-                clock.sleep(dies_after)
-                raise _DeadError
-        clock.sleep(seconds)
+        dies_after = self._drawn(scenario.deaths_per_hour)
+        leaves_after = self._drawn(scenario.leaves_per_hour)
+        clock.sleep(min(seconds, dies_after, leaves_after))
+        if dies_after < min(seconds, leaves_after):
+            raise _DeadError
+        if seconds <= leaves_after:
+            return True
+        if self.tally.present <= self.spec.quorum:
+            clock.sleep(seconds - leaves_after)
+            return True
+        self.tally.present -= 1
+        self.tally.left += 1
+        return False
+
+    def _drawn(self, per_hour: float) -> float:
+        """Seconds until something that happens so often."""
+        return self.random.expovariate(per_hour / 3600.0) if per_hour else math.inf
 
 
-def _summary(scenario: Scenario, results: list[SyncResult], traffic: Traffic) -> Simulated:
+def _summary(scenario: Scenario, tally: _Tally) -> Simulated:
+    results, traffic = tally.results, tally.traffic
     count, prices = len(results), scenario.prices
     rounds = max(1, scenario.rounds)
     seconds = sorted(result.seconds for result in results)
@@ -249,6 +301,7 @@ def _summary(scenario: Scenario, results: list[SyncResult], traffic: Traffic) ->
     return Simulated(
         replicas=scenario.replicas,
         sync_s=sync_s,
+        sync_most_s=seconds[-1],
         sync_share=sync_s / (sync_s + train_s),
         puts=traffic.puts / count,
         gets=traffic.gets / count,
@@ -260,6 +313,8 @@ def _summary(scenario: Scenario, results: list[SyncResult], traffic: Traffic) ->
         dollars=dollars / rounds,
         participation=sum(result.contributed for result in results) / (rounds * scenario.replicas),
         missed=sum(result.missed for result in results),
+        joined=tally.joined,
+        left=tally.left,
     )
 
 
