@@ -217,6 +217,7 @@ def test_since_and_project_choose_sessions_and_the_store_keeps_all(machine: Path
     assert (bank["sessions"], bank["rate"]["mistakes"]) == (1, 2)
     nothing = recompose("audit", "--project", "nowhere", cwd=here(machine))
     assert nothing.code == 1 and "no session is left" in nothing.err
+    assert "--project nowhere" in nothing.err and "--since" not in nothing.err
     assert recompose("audit", "--since", "soon", cwd=here(machine)).code == 2
 
 

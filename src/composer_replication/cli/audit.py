@@ -63,9 +63,11 @@ def audit_command(
         write_sites(job, on_session=lambda count: progress(count, total), reuse=True)
     view = audit_view(job.work, since=first_day, project=project)
     if not view.sessions:
+        chosen = {"--since": since, "--project": project}
         raise DataError(
             "no session is left",
-            where=f"--since {since} --project {project}",
+            where=" ".join(f"{flag} {value}" for flag, value in chosen.items() if value)
+            or str(job.sessions),
             fix=f"choose less strictly; the store holds {read['stored']} sessions",
         )
     print_log_audit(job.screen, view)
