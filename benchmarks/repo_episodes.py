@@ -33,6 +33,7 @@ import marked_part
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.trace import ToolCall, Turn
 from composer_replication.models.load_student import load_student
+from composer_replication.repositories.judging.judge_room import JUDGE_CACHE
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.playing.scripted_solver import solve_episode, solving
@@ -208,8 +209,9 @@ def play_tasks(folder: Path, count: int, *, clock: Callable[[], float]) -> dict[
     """Solve some tasks of a folder, spread over it, and do nothing on the same.
 
     They are solved twice: the first time the judge records what the original does, once for a task
-    (in memory of the process that judges); an episode of training is mostly one of the others.
+    (what it kept of earlier runs is removed); most episodes of a training run are of the others.
     """
+    shutil.rmtree(folder / JUDGE_CACHE, ignore_errors=True)
     with PlayableTasks(folder) as playable:
         step = max(1, len(playable.tasks) // count)
         tasks = playable.tasks[::step][:count]
