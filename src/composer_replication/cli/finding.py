@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Finding:
     """Whether something works, what was found, and the remedy.
 
-    Example: Finding(name="torch", ok=False, found="not installed", fix="python -m pip install torch")
+    Example: Finding(name="torch", ok=False, found="not installed", fix="install torch")
     """
 
     name: str
