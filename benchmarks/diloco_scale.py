@@ -38,7 +38,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks besid
 import marked_part
 from page import about
 
-from composer_replication.training.diloco.blob_store import ObjectStore, Traffic, open_store
+from composer_replication.training.diloco.blob_store import (
+    BlobStore,
+    ObjectStore,
+    Traffic,
+    open_store,
+)
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
 from composer_replication.training.diloco.looks import Timing
@@ -151,11 +156,9 @@ def throttled(replicas: int, gather: str, link: Link = THROTTLED.link) -> Scenar
     return replace(THROTTLED, replicas=replicas, gather=gather, fanout=2, link=link)
 
 
-def measured(scenario: Scenario) -> float:
-    """The same in threads over one throttled store in memory: what a test can afford."""
-    from obstore.store import MemoryStore
-
-    blobs, size = MemoryStore(), int(scenario.trained)
+def syncs(store: BlobStore, scenario: Scenario, slot: int) -> list[float]:
+    """The seconds of each sync of one real replica."""
+    size = int(scenario.trained)
     weights = [("flat", [size], "float32")]
     spec = Spec(
         weights=weights,
@@ -171,19 +174,28 @@ def measured(scenario: Scenario) -> float:
         poll_s=scenario.poll_s,
         max_poll_s=scenario.max_poll_s,
     )
+    replica = Replica(Exchange.join(store, spec, start=torch.zeros(size), slot=slot, timing=timing))
     seconds: list[float] = []
+    for number in range(scenario.rounds):
+        time.sleep(scenario.inner_steps * scenario.step_s)
+        noise = torch.Generator().manual_seed(100 * slot + number)
+        local = replica.base - torch.randn(size, generator=noise) * 1e-3
+        seconds.append(replica.sync(local, tokens=1, steps=1).seconds)
+    return seconds
+
+
+def measured(scenario: Scenario) -> float:
+    """The median seconds of a sync of real replicas, in threads over one throttled store in memory:
+    what a test can afford."""
+    from obstore.store import MemoryStore
+
+    blobs, seconds = MemoryStore(), list[float]()
     start = threading.Barrier(scenario.replicas)
 
     def run(slot: int) -> None:
         store = ThrottledStore(ObjectStore(blobs), scenario.link)
         start.wait()
-        exchange = Exchange.join(store, spec, start=torch.zeros(size), slot=slot, timing=timing)
-        replica = Replica(exchange)
-        for number in range(scenario.rounds):
-            time.sleep(scenario.inner_steps * scenario.step_s)
-            noise = torch.Generator().manual_seed(100 * slot + number)
-            local = replica.base - torch.randn(size, generator=noise) * 1e-3
-            seconds.append(replica.sync(local, tokens=1, steps=1).seconds)
+        seconds.extend(syncs(store, scenario, slot))
 
     threads = [threading.Thread(target=run, args=(slot,)) for slot in range(scenario.replicas)]
     for thread in threads:
@@ -196,33 +208,10 @@ def measured(scenario: Scenario) -> float:
 def take_part(slot: int, url: str, scenario: Scenario, barrier: Barrier, answers: Any) -> None:
     """One replica's process: put the seconds of its syncs."""
     torch.set_num_threads(1)
-    size = int(scenario.trained)
-    weights = [("flat", [size], "float32")]
-    spec = Spec(
-        weights=weights,
-        schema_sha256=schema_sha256(weights),
-        replicas=scenario.replicas,
-        quorum=max(1, scenario.replicas // 2),
-        gather=scenario.gather,
-        fanout=scenario.fanout,
-    )
-    timing = Timing(
-        grace_s=scenario.grace_s,
-        stall_s=240.0,
-        poll_s=scenario.poll_s,
-        max_poll_s=scenario.max_poll_s,
-    )
     store = open_store(url)
     store.list("warm")  # the connection is there, as it is in a run
     barrier.wait()
-    replica = Replica(Exchange.join(store, spec, start=torch.zeros(size), slot=slot, timing=timing))
-    seconds: list[float] = []
-    for number in range(scenario.rounds):
-        time.sleep(scenario.inner_steps * scenario.step_s)
-        noise = torch.Generator().manual_seed(100 * slot + number)
-        local = replica.base - torch.randn(size, generator=noise) * 1e-3
-        seconds.append(replica.sync(local, tokens=1, steps=1).seconds)
-    answers.put(seconds)
+    answers.put(syncs(store, scenario, slot))
 
 
 def measured_in_processes(url: str, scenario: Scenario) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 from composer_replication.cli.model_check_files import ModelCheck, check_files
 from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.errors import ComposerError
 from composer_replication.models.adapter_folder import base_model, with_adapter
 from composer_replication.models.hub_files import HUB_FIX, kept_folder, why_unreachable
 from composer_replication.models.model_files import (
@@ -65,11 +66,9 @@ def _from_this_machine(
 ) -> tuple[StudentSettings, bool]:
     """If the hub cannot be reached, the settings with the folder of what is kept here of the model;
     False if nothing is."""
-    base = ""
-    with check.collecting():
+    try:
         base = base_model(settings)
-    if not base:
-        check.refused.clear()  # said again, with the rest, by what follows
+    except ComposerError:  # what follows says it, with the rest
         return settings, True
     if model_kind(base) != "hub" or is_missing_path(base) or not (why := why_unreachable(base)):
         return settings, True

@@ -19,28 +19,20 @@ def check_same_settings(
     job: Job, resumed: tuple[RunDir, int | None] | None, *, accept_changes: bool
 ) -> None:
     """Raise ConfigError if the run to go on with has other settings, and they are not accepted."""
-    if resumed is None:
-        return
-    try:
-        _changes(job, *resumed, accept_changes=accept_changes)
-    except DamagedError:  # said when the whole checkpoint is checked, with the one before it
-        return
-
-
-def _changes(job: Job, run: RunDir, step: int | None, *, accept_changes: bool) -> list[str]:
-    """The settings that changed since the run was started, or since its checkpoint; raises
-    ConfigError if they are not accepted. Nothing heavy is read."""
     from composer_replication.training.run.checkpoint import (
         check_unchanged,
         settings_of,
         training_settings,
     )
 
-    with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
+    if resumed is None:
+        return
+    run, step = resumed
+    try:
         before = settings_of(run, step)
-    return check_unchanged(
-        before, training_settings(job.config), run=run, accept_changes=accept_changes
-    )
+    except DamagedError:  # said when the whole checkpoint is checked, with the one before it
+        return
+    check_unchanged(before, training_settings(job.config), run=run, accept_changes=accept_changes)
 
 
 def check_resume_dry(
@@ -50,12 +42,15 @@ def check_resume_dry(
     from composer_replication.training.draws.identity import data_sha256
     from composer_replication.training.run.checkpoint import (
         check_resume,
+        check_unchanged,
         read_state,
+        settings_of,
         training_settings,
     )
 
+    now = training_settings(job.config)
     if step is None and not run.checkpoints():
-        changed = _changes(job, run, step, accept_changes=accept_changes)
+        changed = check_unchanged(settings_of(run), now, run=run, accept_changes=accept_changes)
         return {"run": str(run.path), "checkpoint": None, "step": 0, "changed": changed}
     with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
         checkpoint_step, folder = whole_checkpoint(run, step)
@@ -67,7 +62,7 @@ def check_resume_dry(
     changed = check_resume(
         state,
         run=run,
-        settings=training_settings(job.config),
+        settings=now,
         identity=identity,
         accept_changes=accept_changes,
     )

@@ -9,14 +9,22 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+PACKAGE = Path(__file__).parents[1]
+
 
 @cache
 def hash_of_code(*folders: str) -> str:
     """The hash of all modules in these folders of the package, with their names."""
-    package = Path(__file__).parents[1]
+    return hash_of_modules(PACKAGE, *folders)
+
+
+def hash_of_modules(package: Path, *folders: str) -> str:
+    """The same of another folder. It does not depend on the line ends, which git may change on
+    Windows."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted((package / folder).rglob("*.py")):
-            name, code = path.relative_to(package).as_posix(), path.read_bytes()
+            name = path.relative_to(package).as_posix()
+            code = path.read_bytes().replace(b"\r\n", b"\n")
             digest.update(f"{name} {len(code)}\n".encode() + code)
     return digest.hexdigest()

@@ -4,8 +4,7 @@
     found.shape.hidden, found.context
 
 From the config.json of its folder or of the hub's files on this machine, or the metadata of a GGUF
-file; of a Qwen3 that was not
-fetched yet, from the published table.
+file; of a Qwen3 that was not fetched yet, from the published table.
 """
 
 from __future__ import annotations

@@ -70,26 +70,21 @@ class Stream:
 
 
 class KnownIds:
-    """The ids of all messages read so far, as 60-bit hashes: about 14 MB per gigabyte of logs.
+    """The ids of all messages read so far, as hashes (`mark_of`): about 14 MB per gigabyte of logs.
 
     The ids are spread over many small sets: a set is copied when it grows, and the copy of one
     large set would be the peak of memory. `agents` are the subagents that have their own file;
     their copies in progress records are left out.
 
     >>> known = KnownIds()
-    >>> known.update([known.mark("msg_1")])
-    >>> known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
+    >>> known.update([mark_of("msg_1")])
+    >>> known.has(mark_of("msg_1")), known.has(mark_of("msg_2"))
     (True, False)
     """
 
     def __init__(self, agents: Iterable[tuple[str, str]] = ()) -> None:
         self.agents = set(agents)
         self._shards: tuple[set[int], ...] = tuple(set() for _ in range(NUM_SHARDS))
-
-    @staticmethod
-    def mark(key: str) -> int:
-        """Hash an id (`mark_of`)."""
-        return mark_of(key)
 
     def has(self, mark: int) -> bool:
         """Whether an earlier file holds this id."""
@@ -231,7 +226,7 @@ class FileReader:
         index once the whole file is read: a message may span several records of this file."""
         if key is None:
             return False
-        mark = self._known.mark(key)
+        mark = mark_of(key)
         if self._known.has(mark):
             self.known_marks.append(mark)
             return True

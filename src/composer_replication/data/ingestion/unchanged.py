@@ -26,6 +26,7 @@ from typing import Any
 from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.redact import Redactor
+from composer_replication.core.rundir import sha256_of
 from composer_replication.data.ingestion.claude_code import ingest_file
 from composer_replication.data.ingestion.counts import FileReport, RawCounts
 from composer_replication.data.ingestion.file_results import FileResult, Links
@@ -179,8 +180,7 @@ def _is_same(log: LogFile, known: KnownLog, roots: frozenset[str]) -> bool:
     if status.changed_ns == known.changed_ns:
         return True
     try:
-        with log.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == known.sha256
+        return sha256_of(log.path) == known.sha256
     except OSError:
         return False
 

@@ -13,7 +13,6 @@ next round, and half again, until it is in time.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-import composer_replication
+from composer_replication.core.code_hash import PACKAGE, hash_of_modules
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import SlotTakenError, SyncError
 from composer_replication.core.jsonl import write_json
@@ -267,17 +266,14 @@ def make_spec(config: Config, *, flat: FlatWeights, identity: Mapping[str, str])
 
 
 @functools.cache
-def code_version(package: Path = Path(composer_replication.__file__).parent) -> str:
+def code_version(package: Path = PACKAGE) -> str:
     """The version, and a hash of the code that trains: two checkouts of one version may differ.
 
     >>> code_version() == code_version()
     True
     """
-    digest = hashlib.sha256()
-    for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
-        digest.update(f"{path.relative_to(package).as_posix()}\0".encode())
-        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
-    return f"{metadata.version('composer-replication')} ({digest.hexdigest()[:12]})"
+    code = hash_of_modules(package, *_ROOMS)
+    return f"{metadata.version('composer-replication')} ({code[:12]})"
 
 
 def shared_settings(config: Config) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
@@ -191,6 +192,12 @@ def _let_join(clock: SimulatedClock, scenario: Scenario, tally: _Tally) -> None:
         clock.world.start(lambda clock, life=life: life.run(clock), at=clock.monotonic())
 
 
+@cache
+def _plain_bytes() -> int:
+    """The bytes of the move that a replica really sends."""
+    return len(encode_delta(torch.zeros(_SIZE), torch.zeros(_SIZE), codec="none"))
+
+
 class _Life:
     """A replica of a scenario, and those that replace it when it dies.
 
@@ -216,8 +223,7 @@ class _Life:
     def _replica(self, clock: SimulatedClock, *, is_new: bool, takeover: bool) -> None:
         scenario = self.scenario
         seed = self.random.randrange(1 << 30)
-        plain = len(encode_delta(torch.zeros(_SIZE), torch.zeros(_SIZE), codec="none"))
-        scale = scenario.trained / plain
+        scale = scenario.trained / _plain_bytes()
         store = SimulatedStore(
             clock.world,
             scenario.link,
