@@ -89,7 +89,7 @@ def test_changes_are_read_out_and_the_prepared_tree_stays(
 
 
 def test_nothing_of_the_player_runs_while_it_is_read_out(tree: EpisodeTree) -> None:
-    # It only ever grows: a file that is written anew is empty most of the time, and so equals itself.
+    # It only ever grows: a file that is written anew is empty most of the time, thus equal.
     later = "setsid sh -c 'while sleep .01; do echo 1 >> shop/cart.py; done' >/dev/null 2>&1 &"
     tree.run(later)
     time.sleep(0.2)
