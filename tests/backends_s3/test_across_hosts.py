@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("obstore")
 pytest.importorskip("moto", reason="moto is not installed (make backends)")
 
-from tests.backends_s3.wires import SERVER, Hosts, NotPermittedError  # noqa: E402
+from tests.backends_s3.wires import SERVER, STEP_S, Hosts, NotPermittedError, Wire  # noqa: E402
 from tests.training.diloco.s3_server import BUCKET, s3_environment  # noqa: E402
 from tests.training.diloco.toy_replicas import reference_hashes  # noqa: E402
 
@@ -107,6 +108,27 @@ def check_no_round_diverged(kept: list[list[dict[str, Any]]], rounds: int) -> No
         for report in reports:
             found.setdefault(report["round"], set()).add(report["hash"])
     assert all(len(hashes) == 1 for hashes in found.values()), found
+
+
+def test_a_wire_that_was_taken_up_reads_nobody_elses_file() -> None:
+    """A packet that came late let the wire's thread read once more: a file of the same number by
+    then, e.g. the pipe on which another test's replica reported its last round."""
+    near, far = socket.socketpair()
+    with near, far:
+        ends = [os.dup(near.fileno()), os.dup(far.fileno())]
+        wire = Wire(delay_s=0.0, loss=0.0, bytes_s=1e9)
+        wire.lay(ends, seed=1)
+        wire.take_up()
+        near.send(b"late"), far.send(b"late")
+        end, start = os.pipe()
+        try:
+            assert {end, start} <= {*ends}  # numbers are given out again
+            os.write(start, b"a report")
+            time.sleep(3 * STEP_S)
+            os.set_blocking(end, False)
+            assert os.read(end, 100) == b"a report"
+        finally:
+            os.close(end), os.close(start)
 
 
 def test_the_hosts_have_no_way_out(hosts: Hosts) -> None:

@@ -18,6 +18,7 @@ import fcntl
 import os
 import queue
 import random
+import select
 import struct
 import subprocess
 import threading
@@ -29,6 +30,7 @@ from pathlib import Path
 SERVER = "192.0.2.1"  # a range that is reserved for documentation (RFC 5737)
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _QUEUED = 1000
+STEP_S = 0.1  # a wire that is taken up is still this long
 
 
 class NotPermittedError(Exception):
@@ -46,6 +48,8 @@ class Wire:
     passed: int = 0
     dropped: int = 0
     _ends: list[int] = field(default_factory=list)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _is_up: threading.Event = field(default_factory=threading.Event)
 
     def lay(self, ends: Sequence[int], seed: int) -> None:
         """Carry packets between two TUN devices, in threads, until `take_up`."""
@@ -53,37 +57,44 @@ class Wire:
         for number, (source, target) in enumerate((ends, ends[::-1])):
             waiting: queue.Queue[tuple[float, bytes]] = queue.Queue(_QUEUED)
             rng = random.Random(2 * seed + number)
-            for work, given in (
-                (self._read, (source, waiting, rng)),
-                (self._write, (target, waiting)),
-            ):
-                threading.Thread(target=work, args=given, daemon=True).start()
+            self._threads += [
+                threading.Thread(target=self._read, args=(source, waiting, rng), daemon=True),
+                threading.Thread(target=self._write, args=(target, waiting), daemon=True),
+            ]
+        for thread in self._threads:
+            thread.start()
 
     def take_up(self) -> None:
-        """Remove both devices."""
+        """Remove both devices, once nothing reads or writes them any more: their numbers are given
+        to the next files, a pipe of another test for one, whose bytes would be lost here."""
+        self._is_up.set()
+        for thread in self._threads:
+            thread.join()
         for end in self._ends:
-            with contextlib.suppress(OSError):
-                os.close(end)
+            os.close(end)
 
     def _read(
         self, source: int, waiting: queue.Queue[tuple[float, bytes]], rng: random.Random
     ) -> None:
         free_at = 0.0
-        with contextlib.suppress(OSError):
-            while packet := os.read(source, 1 << 16):
-                if self.is_cut or rng.random() < self.loss or waiting.full():
-                    self.dropped += 1
-                    continue
-                free_at = max(free_at, time.monotonic()) + len(packet) / self.bytes_s
-                waiting.put((free_at + self.delay_s, packet))
-                self.passed += 1
+        while not self._is_up.is_set():
+            if not select.select([source], [], [], STEP_S)[0]:
+                continue
+            packet = os.read(source, 1 << 16)
+            if self.is_cut or rng.random() < self.loss or waiting.full():
+                self.dropped += 1
+                continue
+            free_at = max(free_at, time.monotonic()) + len(packet) / self.bytes_s
+            waiting.put((free_at + self.delay_s, packet))
+            self.passed += 1
 
     def _write(self, target: int, waiting: queue.Queue[tuple[float, bytes]]) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                at, packet = waiting.get()
+        while not self._is_up.is_set():
+            with contextlib.suppress(queue.Empty):
+                at, packet = waiting.get(timeout=STEP_S)
                 time.sleep(max(0.0, at - time.monotonic()))
-                os.write(target, packet)
+                with contextlib.suppress(OSError):  # a device that is going down takes none
+                    os.write(target, packet)
 
 
 @dataclass(slots=True)
