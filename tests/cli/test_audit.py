@@ -99,6 +99,48 @@ def test_after_an_audit_show_and_forget_find_its_store(machine: Path) -> None:
     assert {s.id for s in read_sessions(store(machine) / "sessions.jsonl")} == kept
 
 
+def test_sessions_and_replay_find_the_audit_s_store(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    assert " 6 sessions of 1 project," in recompose("sessions", cwd=here(machine)).out
+    asked = recompose("replay", cwd=here(machine))
+    assert "nobody was asked" in asked.err and "no sessions.jsonl" not in asked.err
+    assert list(here(machine).iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["audit", "ingest"])
+def test_after_forgetting_in_an_audit_s_store_the_next_command_is_an_audit(
+    machine: Path, verb: str
+) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    names = sorted(session.id for session in read_sessions(store(machine) / "sessions.jsonl"))
+    for name in names[:2]:  # the second finds no page, sites or rules any more
+        value = recompose(verb, "--forget", name, "--json", cwd=here(machine)).value
+        assert (value["forgotten"], value["next"]) == ([name], "recompose audit")
+        assert (value["may_hold"], value["stale"]) == ([], [])
+    left = set(files(store(machine)))
+    assert left.isdisjoint({"report.html", "sites.jsonl", "agent_rules.md"})
+    assert names[0] not in (store(machine) / "reading.json").read_text("utf-8")
+    shown = recompose("show", "site", cwd=here(machine))
+    assert "run first: recompose audit" in shown.err
+    recalled = recompose(verb, "--recall", names[0], cwd=here(machine))
+    assert "the next audit takes it in again" in recalled.out
+    assert recompose("audit", "--json", cwd=here(machine)).value["stored"] == len(names) - 1
+
+
+def test_after_forgetting_in_a_store_with_hints_the_next_command_is_a_trainer_s(
+    machine: Path,
+) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    assert recompose("hints", cwd=here(machine)).code == 0
+    name = next(read_sessions(store(machine) / "sessions.jsonl")).id
+    value = recompose("audit", "--forget", name, "--json", cwd=here(machine)).value
+    assert value["next"].startswith("recompose sites")
+
+
+def test_audit_refuses_to_forget_and_count_at_once(machine: Path) -> None:
+    assert recompose("audit", "--forget", "x", "--since", "4w", cwd=here(machine)).code == 2
+
+
 def test_a_work_folder_here_comes_before_the_audit_s_store(machine: Path) -> None:
     assert recompose("audit", cwd=here(machine)).code == 0
     (here(machine) / "recompose").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import webbrowser
 from datetime import UTC, date, datetime, timedelta
@@ -12,10 +11,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from composer_replication.cli.audit_reading import read_into_store
-from composer_replication.cli.audit_store import data_folder, open_audit_store
+from composer_replication.cli.audit_store import RULES, audit_again, open_audit_store
 from composer_replication.cli.audit_text import audit_json, print_log_audit
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
+from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
@@ -27,7 +27,6 @@ from composer_replication.core.files import write_text
 from composer_replication.report.audit_sentences import rules_markdown
 from composer_replication.report.audit_view import AuditView, audit_view
 
-RULES = "agent_rules.md"
 _AGO = re.compile(r"(\d{1,4})([dw])")
 
 
@@ -36,6 +35,8 @@ def audit_command(
     open_page: Annotated[bool, Parameter(name="--open")] = False,
     since: str = "",
     project: str = "",
+    forget: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    recall: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     common: Common = Common(),
 ) -> int:
     """What your agents do wrong, what it costs, whether it gets better, what people stopped, and
@@ -51,7 +52,17 @@ def audit_command(
         Count sessions that ended on this day or later: 2026-11-01, 30d (days ago), 4w.
     project
         Count sessions whose repository or folder has this in its name.
+    forget
+        Count no logs; remove a session, a repository or the project of a folder from the store and
+        keep it out; may be repeated.
+    recall
+        Let later audits take in again what was forgotten; may be repeated.
     """
+    if forget or recall:
+        if paths or open_page or since or project:
+            raise UsageError("--forget and --recall count nothing", fix="give them alone")
+        job = open_audit_store(common, uses=("scanner",))
+        return change_store(job, forget=forget, recall=recall)
     first_day = day_of_since(since, today=datetime.now(UTC).date())
     job = open_audit_store(common, uses=("scanner", "detectors"))
     read = read_into_store(job, [str(p) for p in paths] or list(job.config.ingest.logs))
@@ -79,7 +90,7 @@ def audit_command(
     return job.finish(
         {**read, **audit_json(view), **reader},
         wrote=wrote,
-        next_command="" if open_page else f"{_again(job)} --open",
+        next_command="" if open_page else f"{audit_again(job)} --open",
     )
 
 
@@ -93,12 +104,6 @@ def _write(job: Job, view: AuditView) -> list[Path]:
     else:
         (job.work / RULES).unlink(missing_ok=True)
     return [job.work / PAGE, *([job.work / RULES] if rules else [])]
-
-
-def _again(job: Job) -> str:
-    """The command for the same audit; the data folder needs no flag."""
-    is_default = job.common.out == data_folder(os.environ)
-    return "recompose audit" if is_default else job.command("audit")
 
 
 def day_of_since(since: str, *, today: date) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from composer_replication.cli.audit_store import open_where_sessions_are
+from composer_replication.cli.audit_store import is_audit_store, open_where_sessions_are
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import (
@@ -95,7 +95,7 @@ def _session(job: Job, wanted: str, *, full: bool) -> int:
 
 
 def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
-    path = job.need_fresh(job.sites, verb="sites")
+    path = job.need_fresh(job.sites, verb="audit" if is_audit_store(job) else "sites")
     job.warn_stale(job.hints.name)
     sites = list(read_sites(path))
     hints = _hints(job)
