@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.codec import read_sessions
-from tests.cli.agent_logs import USAGE_USD, LogBuilder, sessions_on
+from tests.cli.agent_logs import NO_MATCH, USAGE, USAGE_USD, LogBuilder, edit_of, sessions_on
 from tests.cli.test_verbs import without_torch
 from tests.cli.workspace import HOSTILE, files, recompose
 
@@ -105,6 +106,40 @@ def test_sessions_and_replay_find_the_audit_s_store(machine: Path) -> None:
     asked = recompose("replay", cwd=here(machine))
     assert "nobody was asked" in asked.err and "no sessions.jsonl" not in asked.err
     assert list(here(machine).iterdir()) == []
+
+
+def test_the_costliest_mistake_is_named_by_a_command_that_shows_it(machine: Path) -> None:
+    log = LogBuilder("dear", day="2026-11-04", folder="shop")
+    (edit,) = log.calls(("Edit", edit_of("shop", 1)), usage={**USAGE, "output_tokens": 9_000})
+    log.result(edit, NO_MATCH, error=True)
+    log.write(machine / ".claude" / "projects")
+    for made in ((), ("recompose",)):  # with a work folder here, the command has to say which
+        for name in made:
+            (here(machine) / name).mkdir()
+        look = labelled(recompose("audit", cwd=here(machine)).out, "look").partition("   (")[0]
+        shown = recompose(*shlex.split(look)[1:], "--json", cwd=here(machine))
+        assert shown.value["session"] == "dear", look
+        assert ("-o" in look) == bool(made)
+    one = recompose("audit", "--since", "2026-11-05", cwd=here(machine))
+    assert "look" not in one.out
+
+
+def test_show_lists_the_mistakes_that_the_audit_counts_and_names_the_others(
+    machine: Path,
+) -> None:
+    log = LogBuilder("checked", day="2026-11-04", folder="shop")
+    (check,) = log.calls(("Bash", {"command": "pytest -q"}))
+    log.result(check, "Exit code 1\n1 failed in 0.1s", error=True)
+    log.write(machine / ".claude" / "projects")
+    counted = recompose("audit", "--json", cwd=here(machine)).value["rate"]["mistakes"]
+    out = recompose("show", "site", cwd=here(machine)).out
+    rows = [line for line in out.splitlines() if re.match(r"s\d+ ", line)]
+    assert len(rows) == counted == 6 and all("Edit: text not found" in row for row in rows)
+    assert " 6 mistakes of the agent: these are what `recompose audit` counts." in out
+    assert "1 other message not counted as mistakes (failed check 1): -v lists them too." in out
+    listed = recompose("show", "site", "-v", cwd=here(machine)).out
+    assert len(re.findall(r"^s\d+ ", listed, re.MULTILINE)) == 7
+    assert len(recompose("show", "site", "--json", cwd=here(machine)).value["sites"]) == 7
 
 
 @pytest.mark.parametrize("verb", ["audit", "ingest"])
@@ -245,7 +280,7 @@ def test_a_newcomer_meets_no_word_that_only_this_project_uses(tmp_path: Path) ->
     assert "cancelled with another call of its message" in page
     text = re.sub(r"(?s)<(script|style|code|pre|dfn|option|small)\b.*?</\1>|<[^>]*>", " ", page)
     own = r"\b(sites?|siblings?|lift|donors?|decision|anchor|recurrence)\b"
-    for shown in (text, result.out):
+    for shown in (text, result.out.replace("recompose show site", "")):
         assert re.findall(own, shown, re.IGNORECASE) == []
     (title,) = re.findall(r'<dfn title="([^"]+)">site</dfn>', page)
     assert title == "the mistaken message, and the later evidence for it"

@@ -11,17 +11,24 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from composer_replication.cli.audit_reading import read_into_store
-from composer_replication.cli.audit_store import RULES, audit_again, open_audit_store
+from composer_replication.cli.audit_store import (
+    RULES,
+    audit_again,
+    command_after_audit,
+    open_audit_store,
+)
 from composer_replication.cli.audit_text import audit_json, print_log_audit
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job
+from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
 from composer_replication.cli.sites import write_sites
 from composer_replication.cli.sites_of_before import sites_hold
 from composer_replication.cli.sites_verdicts import show_verdicts
+from composer_replication.core.codec import read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import write_text
 from composer_replication.report.audit_sentences import rules_markdown
@@ -81,17 +88,29 @@ def audit_command(
             or str(job.sessions),
             fix=f"choose less strictly; the store holds {read['stored']} sessions",
         )
-    print_log_audit(job.screen, view)
+    look = _look_at(job, view)
+    print_log_audit(job.screen, view, look=look)
     reader = show_verdicts(job)
     wrote = _write(job, view)
     if open_page:
         webbrowser.open((job.work / PAGE).absolute().as_uri())
     job.screen.line()
     return job.finish(
-        {**read, **audit_json(view), **reader},
+        {**read, **audit_json(view), **reader, "look": look},
         wrote=wrote,
         next_command="" if open_page else f"{audit_again(job)} --open",
     )
+
+
+def _look_at(job: Job, view: AuditView) -> str:
+    """The command that shows the costliest mistake of those counted; "" without any."""
+    costs = [
+        (-spend.usd, -spend.tokens, number)
+        for number, site in enumerate(read_sites(job.sites), 1)
+        if site.is_target and (spend := view.site_spend.get(site.id)) is not None
+    ]
+    number = min(costs, default=(0.0, 0.0, 0))[2]
+    return command_after_audit(job, f"show site {ordinal(number)}") if number else ""
 
 
 def _write(job: Job, view: AuditView) -> list[Path]:

@@ -52,6 +52,12 @@ def audit_again(job: Job) -> str:
     return "recompose audit" if is_default else job.command("audit")
 
 
+def command_after_audit(job: Job, verb: str) -> str:
+    """The command for a verb that looks at this store: without a flag if it finds the store so."""
+    is_found = job.common.out == data_folder(os.environ) and not Path(job.config.work_dir).exists()
+    return f"recompose {verb}" if is_found else job.command(verb)
+
+
 def data_folder(environ: Mapping[str, str]) -> Path:
     """The folder of the audit's store: $XDG_DATA_HOME/recompose, on Windows %LOCALAPPDATA%.
 
