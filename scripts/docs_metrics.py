@@ -18,15 +18,17 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 HEAD = """# Every metric
 
 Written by `python scripts/docs_metrics.py`; a test fails if it is stale, or if a run writes a key
-that has no row here. `metrics.jsonl` of a run has one line per optimiser step; a key stands there
+that has no row here. `metrics.jsonl` of a run has one line per optimiser step. A key is present
 only if its source ran in that step. [Trackers](trackers.md) get the numbers among them under the
-same names. What a health rule does is set in [`train.health`](settings.md#train.health.max_kl); its
-events, those of checkpoints and those of [replicas](replicas.md) (`sync`, one a round: bytes, drift,
-who took part) are in `events.jsonl`, not here.
+same names.
 
-NAME stands for a part that your run decides. "Count" is per step, "share" is between 0 and 1.
-Numbers under "healthy" are defaults of settings; the rest says which way a value goes in a run that
-learns, and was measured for no model of yours.
+[`train.health`](settings.md#train.health.max_kl) sets what a health rule does. The
+events of health rules, of checkpoints and of [replicas](replicas.md) (`sync`, one per round: bytes,
+drift, who took part) are in `events.jsonl`, not here.
+
+NAME stands for a part that depends on your run. "Count" is per step; "share" is between 0 and 1.
+Numbers under "healthy" are defaults of settings. The rest says which way a value goes in a run that
+learns; it was not measured for your model.
 """
 
 
