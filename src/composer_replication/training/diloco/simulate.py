@@ -29,7 +29,7 @@ from composer_replication.training.diloco.blob_store import Traffic
 from composer_replication.training.diloco.codecs import encode_delta
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec, commit_key
 from composer_replication.training.diloco.simulated_world import (
