@@ -178,7 +178,7 @@ def losses_on(
                 _teachers(models, forwards),
                 batch,
                 counts=counts,
-                t=models.taid_t,
+                taid_t=models.taid_t,
             )
         )
     if required.sides or required.anchors:
