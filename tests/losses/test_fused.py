@@ -365,7 +365,7 @@ def test_from_bfloat16_a_small_divergence_keeps_its_digits(
     """Value and gradients within 1e-3 at a JSD of 1e-4, on every way the products of bfloat16
     numbers are made."""
     if path == "in tiles":
-        monkeypatch.setattr(fused_sweep, "_WHOLE", 0)
+        monkeypatch.setattr(fused_sweep, "_MAX_HEAD_COPY", 0)
         monkeypatch.setattr(fused_sweep, "_TILE", 64 * 4 * 999)
     if path == "mixed":  # what CUDA does, its products emulated
         monkeypatch.setattr(fused_sweep, "mixes", lambda weight_VD, hidden_ND: True)

@@ -1,21 +1,21 @@
-"""The number of rows of logits that the fused losses hold, and that a kernel takes at once: no
-torch, as the memory model needs it too."""
+"""How many rows of logits the fused losses (losses/fused_sweep.py) hold at a time, and how many a
+kernel works on at a time. Without torch, as the memory model reads it before torch is loaded."""
 
 from __future__ import annotations
 
 BUFFERS = {"cpu": 160 << 20, "cuda": 1 << 30}
-"""Bytes of logits at a time on a device, student's and teacher's together."""
+"""The most bytes of logits in memory, of student and teacher together, by device type."""
 BLOCKS = {"cpu": 1 << 18, "cuda": 1 << 26}
-"""Numbers of a block, the rows that a kernel takes at once: they fit a processor's cache; on a GPU
-small ones would not fill it."""
+"""The most logits (rows * vocabulary) that a kernel works on at once: on a CPU they fit the cache,
+a GPU needs more to be busy."""
 AUTOGRAD_BLOCKS = {"cpu": 1 << 20, "cuda": 1 << 24}
-"""The same where autograd takes a block's gradient: it keeps up to 14 matrices of a block's size,
-which would be 3.8 GB of the blocks above."""
+"""The same for a kernel whose gradient autograd takes: that keeps up to 14 matrices of a block's
+size, which would be 3.8 GB with a block of `BLOCKS` on a GPU."""
 
 
 def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
-    """The number of rows of logits that fit the buffers of a device; at least 16, for efficient
-    products.
+    """The number of rows of logits in memory at a time: what fits `BUFFERS`, between 16 (for
+    efficient products) and 4096.
 
     >>> chunk_rows("cpu", 151_936, 8)
     128

@@ -1,10 +1,10 @@
-"""From hidden states and an output head to log-probs, entropies and divergences.
+"""Log-probs, entropies and divergences from hidden states and a head, without (N, V) logits.
 
-No matrix of all logits is ever held. Logits of N positions over a vocabulary V are by far the
-largest tensor of training. Here they exist for one chunk of rows at a time, and the gradient is
-taken while they exist: for a loss with one value per row, the gradient of the hidden states and of
-the head needs nothing outside the chunk. So the only matrix products are those of the logits
-(student, teacher) and of the two gradients.
+Logits of N positions over a vocabulary V would be by far the largest tensor of training. Here they
+exist for a chunk of rows at a time, and the gradient is taken while they exist: as each row has a
+value of its own, its gradient needs nothing outside the chunk. The only matrix products are those
+of the logits (student and teacher) and of the gradients of hidden states and head. (Liger-Kernel's
+fused linear losses and Apple's cut cross-entropy follow the same idea.)
 
     values_N = fused_divergence(student_ND, head, teacher_ND, head, divergence="jsd", beta=0.5)
     (values_N.sum() / n).backward()

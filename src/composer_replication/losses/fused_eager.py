@@ -1,16 +1,16 @@
-"""Row mathematics of the fused losses in eager torch, in place.
+"""The kernels of the fused losses in eager torch: values and gradients of rows of logits, in place.
 
-A few rows at a time, so that what is read again is still in the cache. A kernel gets a block of
-logits z_RV (the tempered ones times `unit`) and returns a value per row and its gradient:
+losses/fused_sweep.py computes the logits and calls a kernel for a block of rows at a time, so small
+that it stays in the cache:
 
     values_R, factor_R = kernel.rows(z_RV, teacher_RV, ids_R, scratch_SRV, want_gradient)
 
-Every row function takes these five arguments in this order, by position: they are the calling
-convention of all three backends. `teacher_RV` and `ids_R` may be None. The gradient with respect to
-the tempered logits is then factor_R[:, None] * z_RV: z_RV has been overwritten. A factor of a whole
-row is cheaper to apply to the hidden states than to the logits. `unit` = log2(e) turns the
-exponentials into powers of two, which saves a third of their cost. The scratch is allocated once
-per sweep: an allocator that serves it at each block keeps tens of MiB more.
+`z_RV` are the student's logits / temperature * `unit`; `teacher_RV`, the teacher's, and `ids_R`,
+the tokens, may be None. With `want_gradient`, z_RV is overwritten: the gradient of each value with
+respect to logits / temperature is factor_R[:, None] * z_RV. (The factor of a row is cheaper to
+apply to hidden states than to logits.) `unit` = log2(e) turns exponentials into powers of two,
+which saves a third of their cost. `scratch_SRV` is allocated once per sweep: allocating it for each
+block would keep tens of MiB more. All three backends call row functions this way, by position.
 
 Formulae and conventions are those of losses/divergence.py. For 0 < beta < 1 the terms that
 divergence.py adds to make each summand >= 0 cancel between the two halves: value = sum beta p_t r -
@@ -43,8 +43,8 @@ Rows = Callable[[Tensor, Tensor | None, Tensor | None, Tensor, bool], tuple[Tens
 class RowKernel:
     """A row function and what it needs: the unit of its logits, block size and scratch.
 
-    `block` is how many numbers a block may have on the CPU, and at least that on a GPU, where it
-    has `cuda_block`; `scratch` is how many buffers of a block's size the row function uses.
+    A block has at most `block` logits (rows * vocabulary) on a CPU, the larger of `block` and
+    `cuda_block` on a GPU. `scratch` is the number of buffers of a block's size that it uses.
     """
 
     rows: Rows

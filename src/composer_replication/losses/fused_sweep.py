@@ -1,6 +1,14 @@
-"""The sweep over chunks of rows (logits, row mathematics, gradients) and its autograd function.
+"""The loop over rows behind losses/fused.py, and its autograd function.
 
-Shapes: N positions, C rows of a chunk, R rows of a block, D hidden size, V vocabulary, K teachers.
+Rows are taken in *chunks*, whose logits fit a buffer, and a chunk in *blocks*, which fit the
+processor's cache (losses/chunk_size.py). For each chunk:
+
+    logits     hidden_CD @ weight_VD.T of student and teachers
+    kernel     block by block: a value per row; the gradient replaces the student's logits
+    gradients  grad_CV @ weight_VD for the hidden states; grad_CV.T @ hidden_CD for the head
+
+Shapes: N positions, C rows of a chunk, R rows of a block, S scratch buffers, D hidden size, V
+vocabulary, K teachers.
 """
 
 from __future__ import annotations
@@ -15,15 +23,16 @@ from torch import Tensor
 from composer_replication.losses.chunk_size import chunk_rows
 from composer_replication.losses.fused_eager import RowKernel
 
-# a head of lower precision is raised to float32 at once up to this many bytes, else tile by tile
-_WHOLE = 512 << 20
+# A head of lower precision is converted to float32 once if the copy has at most so many bytes, else
+# in tiles of the vocabulary.
+_MAX_HEAD_COPY = 512 << 20
 _TILE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadInput:
-    """Hidden states and the head that reads them: the student's or the teacher's. Without a weight
-    they are logits."""
+    """The hidden states of one model and its output head; without a weight they are logits
+    already."""
 
     hidden_ND: Tensor
     weight_VD: Tensor | None
@@ -45,7 +54,7 @@ class HeadInput:
         )
 
     def detached(self) -> HeadInput:
-        """The same without gradient."""
+        """The same tensors without gradient."""
         return replace(
             self,
             hidden_ND=self.hidden_ND.detach(),
@@ -59,7 +68,8 @@ class SweepSettings:
     """Everything a sweep needs except the student's tensors.
 
     With `stack_teachers` the kernel gets the logits of all teachers as one tensor (K, R, V), even
-    if there is only one; otherwise those of the one teacher, if any, as (R, V).
+    if there is only one; otherwise those of the one teacher, if any, as (R, V). `head_early`: the
+    head's gradient is computed in the forward, for rows weighted by `weights_N` (None = all 1).
     """
 
     kernel: RowKernel
@@ -99,10 +109,12 @@ def apply(student: HeadInput, settings: SweepSettings) -> Tensor:
 
 
 class _Fused(torch.autograd.Function):
-    """Computes the gradient in forward; backward only scales it.
+    """The sweep for autograd: forward computes the gradients too, backward only scales them.
 
-    The head's gradient is computed again in backward if the incoming weights differ from
-    `weights_N`. `apply` takes positions only: hidden_ND, weight_VD, bias_V, settings.
+    The gradient of the hidden states is kept per row, so any incoming gradient can scale it. That
+    of the head is a sum over rows, weighted by `weights_N`: if the incoming gradient is not a
+    multiple of these weights, backward computes it again. `apply` takes positional arguments only:
+    hidden_ND, weight_VD, bias_V, settings.
     """
 
     @staticmethod
@@ -131,7 +143,7 @@ class _Fused(torch.autograd.Function):
             )
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, result.hidden_ND)
         ctx.settings = settings
-        # The first backward takes it and scales it in place; a second one computes it again.
+        # the first backward takes these and scales them in place; a second one computes them again
         ctx.head = None if result.weight_VD is None else (result.weight_VD, result.bias_V)
         return result.values_N
 
@@ -307,7 +319,12 @@ def run_blocks(
 
 
 class Projection:
-    """Logits of one side and their backward pass; holds the head in the products' precision."""
+    """The logits of one model and their backward; holds the head in the precision of the products.
+
+    `work` is the precision of all sums. `mixed`: bfloat16 products are summed in float32 by the
+    GPU, so the head stays in bfloat16. `shared` is the student's projection: a teacher with the
+    same head uses its float32 copy.
+    """
 
     def __init__(
         self, side: HeadInput, settings: SweepSettings, work: torch.dtype, shared: Projection | None
@@ -323,9 +340,9 @@ class Projection:
             self.weight_VD = shared.weight_VD
         else:
             weight_VD = side.weight_VD.detach()[: self.vocab]
-            fits = weight_VD.shape[0] * weight_VD.shape[1] * work.itemsize <= _WHOLE
+            fits = weight_VD.shape[0] * weight_VD.shape[1] * work.itemsize <= _MAX_HEAD_COPY
             self.weight_VD = weight_VD.to(work) if fits and not self.mixed else weight_VD
-        # scale and unit as one factor of h W^T + b
+        # the factor of h W^T + b; with a soft cap the kernel's unit comes after the tanh
         self.inner = side.scale if side.softcap else side.scale * self.unit
         self.bias_V = (
             None
@@ -334,6 +351,7 @@ class Projection:
         )
 
     def _same(self, sibling: Projection) -> bool:
+        """Whether both heads are the same tensor."""
         a, b = self.source, sibling.source
         return (
             a is not None
@@ -345,6 +363,7 @@ class Projection:
         )
 
     def _tiles(self, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Tiles of the vocabulary with their rows of the head, in the precision of the products."""
         if weight_VD.dtype == self.work or self.mixed:
             yield slice(0, self.vocab), weight_VD
             return
@@ -421,7 +440,7 @@ class Projection:
 
 
 def mixes(weight_VD: Tensor | None, hidden_ND: Tensor) -> bool:
-    """Whether the products take bfloat16 and sum in float32, for which only GPUs have units."""
+    """Whether the products are of bfloat16 matrices with float32 sums, as GPUs compute them."""
     return (
         weight_VD is not None
         and weight_VD.is_cuda

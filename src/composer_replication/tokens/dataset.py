@@ -1,15 +1,15 @@
-"""Facts to examples: sessions, sites, hints and preferences become token sequences.
+"""`recompose build`: sessions, sites, hints and preferences become training examples and pairs.
 
     items = build_examples(sessions, sites=sites, hints=hints, anchors=anchors,
                            renderer=renderer, settings=BuildSettings())
     report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())
 
-Nothing is left out without being counted. Each segment of a session is what the model really had in
-view (compaction, cleared results). A segment that fits `max_tokens` is one example; a longer one is
-cut into windows of whole messages (tokens/window.py), those of hint targets first. A message with
-several failing calls is one view with the hints of all of them. A view is left out
-(`evidence_lost`) if its window lost the message directly above it or a turn that its hint or call
-refers to, unless build.without_evidence = "keep".
+What is left out is counted, as `Skipped` items. A segment of a session holds what the model had in
+context there (after a compaction, or without cleared results). A segment that fits `max_tokens` is
+one example; a longer one is cut into windows of whole messages (tokens/window.py), those of hint
+targets first. A message with several failing calls is one view with the hints of all of them. A
+view is left out (`evidence_lost`) if its window lost the message directly above it or a turn that
+its hint or call refers to, unless build.without_evidence = "keep".
 
 What each message may be - a hint target, trained by lm_ce, an anchor - is in tokens/turn_roles.py.
 A message is trained by lm_ce in one window at most. A pair uses the window of the example that

@@ -1,9 +1,10 @@
-"""Choose the turns of a long session that share one sequence.
+"""Cut a long session into windows: the turns that share one training sequence of limited length.
 
-A window is a head (system messages, tools, the first human message), turns that were picked because
-a target refers to them, and a contiguous run of turns. It ends with a message that is trained or a
-target; no message is cut. A call and its results stay together: a run begins where no result lacks
-its call, and picked turns bring the rest of their unit. Turns in between are left out without a
+tokens/dataset.py plans windows by the token counts of turns, and renders them afterwards. A window
+is a head (system messages, tools, the first human message), turns that were picked because a target
+refers to them, and a contiguous run of turns. It ends with a message that is trained or a target;
+no message is cut. A call and its results stay together: a run begins where no result lacks its
+call, and picked turns bring the rest of their unit. Turns in between are left out without a
 placeholder.
 
     positions    0 1 2 3 4 5 6 7 8 9 ...    head = (0,); target 8 refers to 2, which read a file:
