@@ -50,6 +50,15 @@ def axis_label(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def is_constant(points: Sequence[Point]) -> bool:
+    """Whether a curve has the same value in every step.
+
+    >>> is_constant([(1, 48.0), (2, 48.0)]), is_constant([(1, 0.1), (2, 0.4)])
+    (True, False)
+    """
+    return len({value for _, value in points}) == 1
+
+
 def line_chart(
     title: str,
     lines: Sequence[Line],
@@ -242,7 +251,7 @@ def interval_chart(
     body += [
         el("line", x1=left, x2=width - 14, y1=floor, y2=floor, cls="axis"),
         el("text", axis_label(low), x=left, y=floor + 14, cls="middle"),
-        el("text", axis_label(high), x=width - 14, y=floor + 14, cls="middle"),
+        el("text", axis_label(high), x=width - 2, y=floor + 14, cls="end"),
     ]
     label = f"{title}: " + "; ".join(
         f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows
