@@ -11,6 +11,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_the_wheel_carries_the_demo_and_the_templates(
     }
     assert templates and templates <= {n.rsplit("/", 1)[-1] for n in names}
     presets = {n.rsplit("/", 1)[-1] for n in names if "/cli/preset_settings/" in n}
-    assert "qwen3-4b-24gb.toml" in presets and len(presets) == 6
+    assert "qwen3-4b-24gb.toml" in presets and len(presets) == 7
     assert not [n for n in names if n.startswith(("tests/", "scripts/"))]
 
 
@@ -184,3 +185,16 @@ def test_the_page_of_kinds_has_every_kind_and_category(repository_root: Path) ->
     categories = categories.split("\n## ")[0]
     listed = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", categories, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(listed))) == set(CATEGORIES)
+
+
+def test_the_version_is_the_same_in_the_package_the_citation_and_the_changelog(
+    repository_root: Path,
+) -> None:
+    project = tomllib.loads((repository_root / "pyproject.toml").read_text("utf-8"))["project"]
+    citation = (repository_root / "CITATION.cff").read_text("utf-8")
+    assert re.findall(r'^version: "(.+)"$', citation, re.MULTILINE) == [project["version"]]
+    headings = re.findall(
+        r"^## (\S+)", (repository_root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    # what comes next may stand first; the newest version below it is this one
+    assert headings[headings[0] == "Unreleased"] == project["version"]

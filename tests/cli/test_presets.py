@@ -172,3 +172,13 @@ def test_the_page_is_what_the_memory_model_says(repository_root: Path) -> None:
     from scripts.docs_memory import PAGE, page
 
     assert PAGE.read_text("utf-8") == page(), "stale: run python scripts/docs_memory.py"
+
+
+def test_without_a_gpu_the_tiny_preset_is_named_and_trains(tmp_path: Path) -> None:
+    assert "presets: tiny (no GPU), " in recompose("init", "--from", "none", cwd=tmp_path).err
+    assert recompose("init", "--from", "tiny", "-q", cwd=tmp_path).code == 0
+    logs = Path(__file__).resolve().parents[2] / "examples" / "demo_logs"
+    for verb in (("ingest", str(logs)), ("sites",), ("hints",), ("build",)):
+        assert recompose(*verb, "-q", cwd=tmp_path).code == 0
+    planned = recompose("train", "--dry-run", "--json", cwd=tmp_path)
+    assert planned.code == 0, planned.err

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from composer_replication.report.compare_page import APART_NOTE, compare_page, success_of
+from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from tests.report.pages import EVIL, Page, a_run, evaluation, write
 
@@ -45,3 +46,24 @@ def test_a_run_without_an_evaluation_has_no_success(tmp_path: Path) -> None:
 def test_hostile_names_add_no_element(tmp_path: Path) -> None:
     plain, evil = two_runs(tmp_path / "a"), two_runs(tmp_path / "b", text="".join(EVIL))
     assert plain.shape == evil.shape and evil.open == []
+
+
+def test_curves_that_never_change_are_left_out_and_success_comes_first(tmp_path: Path) -> None:
+    views = [run_report(a_run(tmp_path / name, steps=3).path) for name in ("a", "b")]
+    for view, low in zip(views, (0.1, 0.2), strict=True):
+        view["measures"] |= {
+            "rollouts/lost": {"points": [(1, 0.0), (2, 0.0)]},
+            "rollouts/apart": {"points": [(1, low), (2, low)]},  # the same in no two runs
+            "rollouts/success": {"points": [(1, low), (2, 0.4)]},
+        }
+    curves = Page(compare_page(views)).text_of["curves"]
+    assert "rollouts/lost" not in curves and "rollouts/apart" in curves
+    assert curves.removeprefix("Curves").startswith("rollouts/success")
+
+
+def test_the_page_of_a_run_lists_measures_that_never_change_in_one_line(tmp_path: Path) -> None:
+    view = run_report(a_run(tmp_path, steps=3).path)
+    view["measures"]["rollouts/episodes"] = {"points": [(1, 48.0), (2, 48.0)]}
+    page = run_page(view)
+    assert "rollouts/episodes 48" in Page(page).text_of["channels"]
+    assert "<b>rollouts/episodes</b>" not in page

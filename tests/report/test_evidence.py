@@ -125,7 +125,8 @@ def test_the_numbers_on_the_page_are_those_of_the_file(tmp_path: Path) -> None:
         "seed 11",
     ):
         assert wanted in sentence, wanted
-    assert "families wrong name" in sentence and "0.125" in sentence
+    assert "wrong name" in sentence and "0.125" in sentence
+    assert "families wrong name" not in sentence, "the caption says of what group a column is"
 
 
 @pytest.mark.parametrize(

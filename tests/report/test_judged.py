@@ -46,7 +46,7 @@ def test_an_evaluations_attempts_can_be_read_with_the_judges_reason(tmp_path: Pa
     assert "sleep 9" not in page.text
     refused = page.text_of["refused"]
     assert "tests/test_a.py::test_b failed" in refused and "the hack monitor" in refused
-    assert "hacks git's history" in page.text_of["result"]  # counted by row
+    assert "git's history" in page.text_of["result"]  # counted by row
 
 
 def test_what_a_player_wrote_is_text(tmp_path: Path) -> None:

@@ -201,7 +201,8 @@ def test_what_is_no_evaluation_on_logs_is_a_named_error(tmp_path: Path) -> None:
 )
 def test_a_rows_name_has_room_left_of_its_interval(name: str) -> None:
     page = Page(interval_chart("differences", [(name, 0.1, 0.0, 0.2)], low=-1, high=1))
-    (label,) = [a for n, a in page.elements if n == "text" and a.get("class") == "end"]
+    label, end = [a for n, a in page.elements if n == "text" and a.get("class") == "end"]
+    assert float(end["x"]) < 340, "the number at the end of the axis would be cut off"
     drawn = name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 1]}…"
     assert drawn in page.text and float(label["x"]) >= CHAR_WIDTH * len(drawn)
     axis = next(a for n, a in page.elements if n == "line" and a["class"] == "axis")

@@ -13,7 +13,7 @@ from composer_replication.cli.console import Screen
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import settings_only
 from composer_replication.cli.next_step import next_step
-from composer_replication.cli.presets import find_preset
+from composer_replication.cli.presets import preset_text
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.load_config import FILE_NAME, field_at, table_of
@@ -44,8 +44,9 @@ def init_command(
     explain
         Print the settings of one group instead, e.g. train.hint.
     preset
-        Write the settings of a model and a card, and what to expect: qwen3-0.6b, qwen3-1.7b,
-        qwen3-4b-24gb, qwen3-8b-24gb-qlora, qwen3-14b-48gb, qwen3-32b-8x80gb.
+        Write the settings of a model and a card, and what to expect: tiny (no GPU; shows every
+        step), qwen3-0.6b, qwen3-1.7b, qwen3-4b-24gb, qwen3-8b-24gb-qlora, qwen3-14b-48gb,
+        qwen3-32b-8x80gb.
     force
         Replace an existing file.
     """
@@ -63,7 +64,7 @@ def init_command(
             where=str(path),
             fix="give another path with -o, or --force to replace it",
         )
-    text = find_preset(preset).text() if preset else toml_text()
+    text = preset_text(preset) if preset else toml_text()
     if not job.dry_run:
         write_text(path, text)
     return job.finish(

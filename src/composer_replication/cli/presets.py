@@ -16,6 +16,7 @@ from composer_replication.cli.memory_text import HOW_KNOWN
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.load_config import field_at
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import ConfigError
 from composer_replication.models.model_shape import QWEN3, ModelShape
 from composer_replication.training.memory.memory_fit import (
@@ -60,8 +61,7 @@ class Preset:
     @property
     def toml(self) -> str:
         """The settings alone."""
-        folder = files("composer_replication.cli") / "preset_settings"
-        return (folder / f"{self.name}.toml").read_text("utf-8")
+        return _settings_text(self.name)
 
     @property
     def config(self) -> Config:
@@ -151,6 +151,16 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
+def preset_text(name: str) -> str:
+    """The settings file of a preset, by name; "tiny" needs no card and says nothing of one."""
+    return _settings_text(TINY) if name == TINY else find_preset(name).text()
+
+
+def _settings_text(name: str) -> str:
+    folder = files("composer_replication.cli") / "preset_settings"
+    return (folder / f"{name}.toml").read_text("utf-8")
+
+
 def find_preset(name: str) -> Preset:
     """The preset of this name, with or without the family in front.
 
@@ -158,5 +168,6 @@ def find_preset(name: str) -> Preset:
     """
     found = PRESETS.get(name) or PRESETS.get(_FAMILY + name)
     if found is None:
-        raise UsageError(f"no preset {name!r}", fix=f"presets: {', '.join(PRESETS)}")
+        names = f"{TINY} (no GPU), {', '.join(PRESETS)}"
+        raise UsageError(f"no preset {name!r}", fix=f"presets: {names}")
     return found

@@ -186,7 +186,7 @@ def _rows(
         "interval",
         "later half",
         "cost of mistakes",
-        *(("of",) if total else ()),
+        *(("cost of everything",) if total else ()),
     )
     cells = [_cells(row, name, linked=linked, total=total) for row in wrong[: limits.rows]]
     left = len(wrong) - len(cells)

@@ -41,13 +41,24 @@ def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
 def axis_label(value: float) -> str:
     """A number for an axis, in at most seven characters.
 
-    >>> [axis_label(v) for v in (1234.5, 0.0253, 0.0000479)]
-    ['1234', '0.0253', '4.8e-5']
+    >>> [axis_label(v) for v in (1234.5, 0.0253, 0.0000479, -0.0)]
+    ['1234', '0.0253', '4.8e-5', '0']
     """
-    if value and (abs(value) < 0.01 or abs(value) >= 99999):
+    if not value:  # -0.0 too
+        return "0"
+    if abs(value) < 0.01 or abs(value) >= 99999:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def is_constant(points: Sequence[Point]) -> bool:
+    """Whether a curve has the same value in every step.
+
+    >>> is_constant([(1, 48.0), (2, 48.0)]), is_constant([(1, 0.1), (2, 0.4)])
+    (True, False)
+    """
+    return len({value for _, value in points}) == 1
 
 
 def line_chart(
@@ -242,7 +253,7 @@ def interval_chart(
     body += [
         el("line", x1=left, x2=width - 14, y1=floor, y2=floor, cls="axis"),
         el("text", axis_label(low), x=left, y=floor + 14, cls="middle"),
-        el("text", axis_label(high), x=width - 14, y=floor + 14, cls="middle"),
+        el("text", axis_label(high), x=width - 14, y=floor + 14, cls="end"),
     ]
     label = f"{title}: " + "; ".join(
         f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows

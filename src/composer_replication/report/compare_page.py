@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_replication.report.charts import Line, interval_chart, line_chart
+from composer_replication.report.charts import Line, interval_chart, is_constant, line_chart
 from composer_replication.report.html import Html, document, el, join, table
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.page import MAX_BYTES, fit_page, section, section_links
@@ -23,6 +23,7 @@ APART_NOTE = (
 )
 CLAIM_TEXTS = {"better": "better", "worse": "worse", "nothing": "nothing is claimed"}
 MOST_CURVES = 16
+FIRST_CURVE = "rollouts/success"
 
 
 def compare_page(views: Sequence[Mapping[str, Any]], *, max_bytes: int = MAX_BYTES) -> str:
@@ -72,7 +73,7 @@ def _sentence(views: Sequence[Mapping[str, Any]]) -> str:
 
 def _picture(views: Sequence[Mapping[str, Any]]) -> Html | None:
     drawn = [
-        (f"{view['id']} {name}", row["success"], row["success_low"], row["success_high"])
+        (f"{view['id']}: {name}", row["success"], row["success_low"], row["success_high"])
         for view in views
         for name, row in success_of(view).items()
         if name in ROWS and all(is_number(row.get(f"success_{end}")) for end in ("low", "high"))
@@ -112,7 +113,15 @@ def _success(row: Mapping[str, Any] | None) -> str:
 def _curves(views: Sequence[Mapping[str, Any]]) -> Html:
     """Each measure of any run, one line per run."""
     series = [_series(view) for view in views]
-    names = list(dict.fromkeys(name for run_series in series for name in run_series))
+    # the same in all steps of all runs: a picture would show nothing
+    names = sorted(
+        (
+            name
+            for name in dict.fromkeys(name for run_series in series for name in run_series)
+            if not is_constant([p for run_series in series for p in run_series.get(name, ())])
+        ),
+        key=lambda name: name != FIRST_CURVE,
+    )
     charts = [
         line_chart(
             name,

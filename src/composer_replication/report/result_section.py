@@ -215,7 +215,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
         inner = [
             {
                 "name": row["name"],
-                **{f"{group} {key}": value for key, value in row.get(group, {}).items()},
+                **row.get(group, {}),
             }
             for row in rows
         ]

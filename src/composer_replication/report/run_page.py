@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.answers_section import ANSWERS, answers_section
-from composer_replication.report.charts import Line, line_chart
+from composer_replication.report.charts import Line, axis_label, is_constant, line_chart
 from composer_replication.report.explanations import CHANNELS, STATUSES
 from composer_replication.report.html import Child, Html, document, el, join, table
 from composer_replication.report.judged_section import (
@@ -188,10 +188,16 @@ def _channels(view: Mapping[str, Any]) -> Html:
             log=True,
         )
     )
+    others = {name: m["points"] for name, m in view["measures"].items() if name not in used}
+    constant = [
+        f"{name} {axis_label(points[0][1])}"
+        for name, points in others.items()
+        if is_constant(points)
+    ]
     cards += [
-        line_chart(name, [Line(name, "c0", m["points"])])
-        for name, m in view["measures"].items()
-        if name not in used
+        line_chart(name, [Line(name, "c0", points)])
+        for name, points in others.items()
+        if not is_constant(points)
     ][:12]
     return join(
         table(lines, head=head, numbers=range(2, 7)),
@@ -204,6 +210,11 @@ def _channels(view: Mapping[str, Any]) -> Html:
             cls="quiet",
         ),
         el("div", cards, cls="grid"),
+        (
+            el("p", f"The same in every step: {', '.join(constant)}.", cls="quiet")
+            if constant
+            else None
+        ),
         _lost(view.get("lost", ())),
         _events(view["events"]),
     )
