@@ -1,33 +1,41 @@
-"""Does a hint change the teacher? Measured before training: hints of a kind that fails the audit
-are not trained on (cli/hint_gate.py).
+"""The audit of hints (`recompose hints --audit`): does a hint change what the teacher predicts?
+
+Run on the untrained model, between `build` and `train`: kinds of hints that do not move the teacher
+are left out of training (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, seed=7)
-    audit.kinds[0] -> KindLift(kind="edit_not_read", decision=DecisionLift(...), unmeasured=0, ...)
+    audit.kinds[0]  # KindLift(kind="edit_not_read", decision=DecisionLift(...), unmeasured=0, ...)
 
-Each mistaken message is scored without a hint, below its own hint, and below its *other texts*: the
-hints of up to `num_donors` other sites in the same place and, if its ids are given, a neutral text
-of the same length. The baseline is the mean over the other texts, each counting once; a site for
-which no donor is left has neutral text alone. A hint that advises the same (it shares a right token
-at the decision) is no donor: where most hints say "call Read", good hints would have no lift.
+Any text above a message changes its log-probs, so a hint is compared with other texts in its place.
+Each mistaken message is scored
 
-    decision lift   log-odds of right against wrong, at the token that decides: that with the
-                    site's own hint minus the baseline (evaluation/decision_lift.py): the gate
-    message lift    mean log p(T | other texts) - mean log p(T | own hint), in nats per token of the
-                    message T: how much less likely the own hint makes the whole message
+- without a hint;
+- below its own hint;
+- below its baseline texts: the hints of up to `num_donors` other sites (donors) and, if its ids are
+  given, a neutral text of the same length. The baseline is the mean over these, each counting once.
 
-Means are over sites (a message of several failed calls is one site for the message lift, one for
-each known decision for the other); intervals are over sessions. A kind for whose sites nothing is
-known to be right is "not measurable". Which kinds are kept is decided where the audit is read
-(evaluation/audit_verdict.py), by the settings at that time.
+A hint that gives the same advice (it shares a right token at the decision) is no donor: if most
+hints say "call Read", a good hint would have no lift over them. Donors of another kind and another
+session are preferred; `Audit.donors` counts the sites for which there was none. A site without any
+baseline text is skipped and counted.
 
-Donors of another kind and of another session are preferred; `donors` counts the sites for which
-that was not possible. A site without any other text is skipped and counted.
+Two lifts of the own hint over the baseline:
+
+    decision lift   at the token that decides, the log-odds of right against wrong: own hint -
+                    baseline, in nats (evaluation/decision_lift.py). The gate reads this one
+    message lift    mean log p(T | baseline texts) - mean log p(T | own hint), in nats per token of
+                    the message T: how much less likely the own hint makes the whole message
+
+Means are over sites: a message with several failed calls counts once in the message lift, and once
+per known decision in the decision lift. Intervals are bootstrapped over sessions. A kind is "not
+measurable" if no site of it has a known right answer. The audit only measures;
+evaluation/audit_verdict.py decides which kinds are kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,8 +59,11 @@ from composer_replication.tokens.hint_donors import several_donors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLift:
-    """One message: mean log p of its tokens under the contexts, in nats per token; `baseline` is
-    the mean over its other texts."""
+    """One message: the mean log-prob of its tokens, in nats per token, below its own `hint`, below
+    the `baseline` texts (their mean), and with `none` inserted.
+
+    `others` are (site id, kind) of further failed calls of the message whose hints are in the view.
+    """
 
     site_id: str
     kind: str
@@ -71,15 +82,14 @@ class SiteLift:
 
     @property
     def lift(self) -> float:
-        """The message lift: the log-prob of the mistake under other texts, less that under the
-        right hint."""
+        """The message lift; positive if the own hint makes the mistaken message less likely."""
         return self.baseline - self.hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLift:
-    """The decision lift of a kind's sites, in nats of log-odds; over neutral text alone and over no
-    hint too."""
+    """The mean decision lift of a kind's sites, in nats of log-odds: over the baseline (`lift`),
+    over neutral text alone (None: not measured), and over no hint."""
 
     lift: Interval
     over_neutral: float | None
@@ -88,10 +98,10 @@ class DecisionLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindLift:
-    """All sites of one kind (kind "all": every site).
+    """The sites of one kind; kind "all" has every site.
 
-    `decision` is None, and `unmeasured` counts all of its sites, if nothing is known to be right at
-    any of them.
+    `unmeasured` counts sites without a known right answer; if that is all of them, `decision` is
+    None. `lift` is the message lift, `hint`, `baseline` and `none` are means of `SiteLift`'s.
     """
 
     kind: str
@@ -105,7 +115,8 @@ class KindLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The measured sites and kinds; `skipped` counts sites without another text."""
+    """The measured sites and kinds. `donors` counts sites by what their donors have in common with
+    them; `skipped` counts sites without a baseline text."""
 
     sites: tuple[SiteLift, ...]
     kinds: tuple[KindLift, ...]
@@ -162,7 +173,7 @@ def _site_to_json(site: SiteLift) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _SiteInContext:
-    """A hint view together with the example that holds it."""
+    """A hint view (one mistaken message with its hint) and the example that holds it."""
 
     example: TrainingExample
     view: HintView
@@ -183,25 +194,20 @@ def audit_hints(
 ) -> Audit:
     """Measure every hint view of the examples on `model`, the teacher.
 
-    `neutral` are the inserted ids of a neutral text by the view's site id. In the layout "tree" the
-    context of a site is computed once; a model for which that is not exact gets rows. `on_site` is
-    told how many messages are done, of how many. Raises DataError if the examples hold no hint
-    view.
+    `neutral` maps a view's site id to the ids of its neutral text. Layout "tree" runs the context
+    that all rows of a site share through the model once; a model for which that is not exact gets
+    "rows". `on_site(done, total)` reports progress, in messages. Raises DataError if the examples
+    hold no hint view.
     """
-    # One view per site: in reversed order the first of several is written last, and stays.
-    contexts = list(
-        {
-            v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)
-        }.values()
-    )[::-1]
+    contexts = _sites_in_context(examples)
     if not contexts:
         raise DataError(
             "no hint view among the examples",
             fix="run `recompose hints` and `recompose build` first",
         )
     donors_of = several_donors(
-        [p.view for p in contexts],
-        [p.example.session_id for p in contexts],
+        [context.view for context in contexts],
+        [context.example.session_id for context in contexts],
         seed=stage_seed(seed, "hint_lift"),
         count=num_donors,
     )
@@ -211,12 +217,6 @@ def audit_hints(
         for context, donors in zip(contexts, donors_of, strict=True)
         if donors or neutral.get(context.view.site_id)
     ]
-    # A site counts once for each relation, however many of its donors have it.
-    relation_counts = Counter(
-        name
-        for context, donors in usable
-        for name in {name for donor in donors for name in _donor_relations(context, donor)}
-    )
     layout = "rows" if layout == "tree" and why_not_tree(model) else layout
     options = {"pad_id": pad_id, "max_tokens": max_tokens, "layout": layout, "device": device}
     sites: list[SiteLift] = []
@@ -227,33 +227,47 @@ def audit_hints(
                 _score_site(model, context, donors=donors, neutral_ids=neutral_ids, options=options)
             )
             on_site(len(sites), len(usable))
-    # a view may hold the hints of several failing calls, and then counts for each of their kinds
-    kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
-    kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
-    groups = [(kind, [s for s in sites if kind in kinds_of_site[s.site_id]]) for kind in kinds] + (
-        [(ALL, sites)] if sites else []
-    )
+    # a view that holds the hints of several failed calls counts for each of their kinds
+    sites_of_kind: dict[str, list[SiteLift]] = defaultdict(list)
+    for site, (context, _) in zip(sites, usable, strict=True):
+        for kind in context.view.kinds:
+            sites_of_kind[kind].append(site)
+    groups = sorted(sites_of_kind.items()) + ([(ALL, sites)] if sites else [])
     return Audit(
         sites=tuple(sites),
         kinds=tuple(_kind_lift(kind, group, seed=seed) for kind, group in groups),
-        donors={
-            "sites": len(usable),
-            "same_kind": relation_counts["same_kind"],
-            "same_session": relation_counts["same_session"],
-            "fewer": sum(len(donors) < num_donors for _, donors in usable),
-            "neutral_only": sum(not donors for _, donors in usable),
-        },
+        donors=_donor_counts(usable, num_donors=num_donors),
         skipped={"no_donor": len(contexts) - len(usable)},
     )
 
 
-def _donor_relations(context: _SiteInContext, donor: _SiteInContext) -> list[str]:
-    names = ["same_kind"] if context.view.kind == donor.view.kind else []
-    return (
-        [*names, "same_session"]
-        if context.example.session_id == donor.example.session_id
-        else names
-    )
+def _sites_in_context(examples: Sequence[TrainingExample]) -> list[_SiteInContext]:
+    """The hint views of the examples, in order; of several views of one site the first."""
+    by_site: dict[str, _SiteInContext] = {}
+    for example in examples:
+        for view in example.hints:
+            by_site.setdefault(view.site_id, _SiteInContext(example, view))
+    return list(by_site.values())
+
+
+def _donor_counts(
+    usable: Sequence[tuple[_SiteInContext, Sequence[_SiteInContext]]], *, num_donors: int
+) -> dict[str, int]:
+    """How many sites have at least one donor of their own kind or session, too few donors, or
+    none."""
+    return {
+        "sites": len(usable),
+        "same_kind": sum(
+            any(donor.view.kind == context.view.kind for donor in donors)
+            for context, donors in usable
+        ),
+        "same_session": sum(
+            any(donor.example.session_id == context.example.session_id for donor in donors)
+            for context, donors in usable
+        ),
+        "fewer": sum(len(donors) < num_donors for _, donors in usable),
+        "neutral_only": sum(not donors for _, donors in usable),
+    }
 
 
 def _score_site(
@@ -264,51 +278,51 @@ def _score_site(
     neutral_ids: tuple[int, ...],
     options: Mapping[str, Any],
 ) -> SiteLift:
-    """Score one message without a hint, below its own and below its other texts."""
+    """Score one message in all its contexts, one row each."""
     example, view = context.example, context.view
-    # The scores are read back by this order: no hint, the own hint, then the other texts, of which
-    # the neutral one is the last.
+    # The order of rows: no hint, the own hint, then the baseline texts with the neutral one last.
     inserted = [(), view.hint_ids, *(donor.view.hint_ids for donor in donors)]
     inserted += [neutral_ids] if neutral_ids else []
     rows = [trial_row(example, view, ids) for ids in inserted]
+    # per row: the log-probs of the message's tokens, then those that its decisions compare
     logps = score_states(model, rows, row_states(model, rows, **options))
-    messages = [float(logp_N[: len(view.target_ids)].mean()) for logp_N in logps]
-    odds = [log_odds(logp_N[len(view.target_ids) :], view.decisions) for logp_N in logps]
-    # A decision without a fork has no token at which to compare right and wrong: no log-odds.
+    num_target = len(view.target_ids)
+    none, hint, *baseline = [float(logp_N[:num_target].mean()) for logp_N in logps]
+    odds_by_row = [log_odds(logp_N[num_target:], view.decisions) for logp_N in logps]
+    # without a fork there is no token at which right and wrong differ, so no log-odds
+    forked = [decision for decision in view.decisions if decision.fork is not None]
     kind_of = dict(((view.site_id, view.kind), *view.others))
-    decisions = tuple(
-        SiteDecision(
-            site_id=decision.site_id,
-            kind=kind_of[decision.site_id],
-            session_id=example.session_id,
-            none=none,
-            hint=hint,
-            baseline=sum(others) / len(others),
-            neutral=others[-1] if neutral_ids else None,
+    decisions: list[SiteDecision] = []
+    for number, decision in enumerate(forked):
+        none_odds, hint_odds, *baseline_odds = [odds[number] for odds in odds_by_row]
+        decisions.append(
+            SiteDecision(
+                site_id=decision.site_id,
+                kind=kind_of[decision.site_id],
+                session_id=example.session_id,
+                none=none_odds,
+                hint=hint_odds,
+                baseline=sum(baseline_odds) / len(baseline_odds),
+                neutral=baseline_odds[-1] if neutral_ids else None,
+            )
         )
-        for decision, (none, hint, *others) in zip(
-            (d for d in view.decisions if d.fork is not None), zip(*odds, strict=True), strict=True
-        )
-    )
     return SiteLift(
         site_id=view.site_id,
         kind=view.kind,
         session_id=example.session_id,
-        num_tokens=len(view.target_ids),
-        none=messages[0],
-        hint=messages[1],
-        baseline=sum(messages[2:]) / len(messages[2:]),
+        num_tokens=num_target,
+        none=none,
+        hint=hint,
+        baseline=sum(baseline) / len(baseline),
         others=view.others,
-        decisions=decisions,
+        decisions=tuple(decisions),
     )
 
 
 def _kind_lift(kind: str, sites: Sequence[SiteLift], *, seed: int) -> KindLift:
+    """The means and intervals over the sites of one kind, or of all."""
     decisions = [d for site in sites for d in site.decisions if kind in (ALL, d.kind)]
     decision = _decision_lift(kind, decisions, seed=seed) if decisions else None
-    hint, baseline, none = (
-        sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "baseline", "none")
-    )
     measured = {d.site_id for d in decisions}
     return KindLift(
         kind=kind,
@@ -319,17 +333,17 @@ def _kind_lift(kind: str, sites: Sequence[SiteLift], *, seed: int) -> KindLift:
             for site_id, site_kind in site.all_sites
         ),
         lift=_mean_lift(f"lift:{kind}", sites, seed=seed),
-        hint=hint,
-        baseline=baseline,
-        none=none,
+        hint=sum(site.hint for site in sites) / len(sites),
+        baseline=sum(site.baseline for site in sites) / len(sites),
+        none=sum(site.none for site in sites) / len(sites),
     )
 
 
 def _decision_lift(kind: str, decisions: Sequence[SiteDecision], *, seed: int) -> DecisionLift:
-    neutral = [d.hint - d.neutral for d in decisions if d.neutral is not None]
+    over_neutral = [d.hint - d.neutral for d in decisions if d.neutral is not None]
     return DecisionLift(
         lift=_mean_lift(f"decision:{kind}", decisions, seed=seed),
-        over_neutral=sum(neutral) / len(neutral) if neutral else None,
+        over_neutral=sum(over_neutral) / len(over_neutral) if over_neutral else None,
         over_none=sum(d.hint - d.none for d in decisions) / len(decisions),
     )
 
@@ -337,6 +351,7 @@ def _decision_lift(kind: str, decisions: Sequence[SiteDecision], *, seed: int) -
 def _mean_lift(
     name: str, measured: Sequence[SiteLift] | Sequence[SiteDecision], *, seed: int
 ) -> Interval:
+    """The mean lift with its interval over sessions: sites of one session are not independent."""
     return bootstrap_mean(
         [m.lift for m in measured],
         [m.session_id for m in measured],

@@ -1,4 +1,7 @@
-"""One episode: a conversation between a student and an environment, as turns and as exact ids.
+"""One episode: the conversation of a student with an environment, as turns and as exact token ids.
+
+The sampler (rollouts/sampler.py) drives many of these at once. An Episode holds no model: ids come
+in, the ids of the next prompt come out.
 
     episode = Episode(env, chat_format=ChatFormat.of(renderer, author="tiny"), name="task-3:0",
                       seed=7, stats=SamplingStats())
@@ -8,19 +11,21 @@
     episode.add_observation(outcome, max_context_tokens=512)   # `ids` grows, or the episode ends
     episode.ended, episode.finish()                   # "done", and a Rollout per segment
 
-Sampled ids are never encoded again. What follows them - the end of the message that the template
-writes, the environment's answer, the next generation prompt - is rendered separately, and at the
+Sampled ids are never encoded again. What follows them (what the template writes behind a message,
+the environment's answer, the next generation prompt) is rendered on its own and appended. At the
 end the whole conversation is rendered once more and must give the same ids. An environment that
-raises, hangs, or answers nonsense ends its episode, which then has no reward; nothing else is
-affected.
+raises, hangs, or returns something invalid ends its own episode without a reward, and no other.
 
-    done          the environment ended it        cut_off      it did so on a message without end
+How an episode can end (`Ended`):
+
+    done          the environment ended it        cut_off      it did so on a message that was cut
     max_turns     no more messages allowed        max_sampled  no more tokens allowed
     max_context   the next message has no room    no_message   the server wrote no message
     env_error     the environment failed          env_timeout  the environment hung
 
-With EpisodeLimits.compact_tokens, an episode may have several segments: the student is asked for a
-summary, and the next segment begins with the opening and that summary (rollouts/self_summary.py).
+With EpisodeLimits.compact_tokens an episode can outgrow the context: the student is then asked for
+a summary, and a new segment begins with the opening and that summary (rollouts/self_summary.py).
+Each segment is a context of its own and becomes a Rollout.
 """
 
 from __future__ import annotations
@@ -77,7 +82,7 @@ Ended = Literal[
     "no_message",
 ]
 LOST: tuple[Ended, ...] = ("env_error", "env_timeout", "no_message")
-"""Ends that the environment or the server caused."""
+"""Ends that the environment or the server caused: nothing can be learned from such an episode."""
 _NO_REWARD: tuple[Ended, ...] = (*LOST, "cut_off")
 
 T = TypeVar("T")
@@ -87,14 +92,17 @@ Score = tuple[float, Mapping[str, float], Sequence[Remark]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """A finished episode: the session, the ids its student read and wrote, and why it ended.
+    """A finished episode, or one of its conversations: the session, the ids that the student read
+    and wrote, and why it ended.
 
-    `ids` end with the last sampled token. `session.outcome` is the reward: 0 if the episode was
-    lost (`LOST`; `failure` says why) or the last message had no end. `measures` are the
-    environment's counts, by name. `num_refused` calls exceeded the limit of one message. `version`
-    names the weights that sampled it: of several, the oldest; -1 = unknown. An episode may have
-    several conversations, an agent program's (serve/) or segments between summaries: they share the
-    name `episode` and the reward, and the first has the measures.
+    `ids` end with the last sampled token. The reward is `session.outcome`: 0 if the episode was
+    lost (`LOST`; `failure` says why) or its last message was cut. `measures` are the environment's
+    counts, by name. `num_cut` counts messages cut at max_new_tokens, `num_malformed` calls that
+    could not be parsed, `num_refused` calls beyond EpisodeLimits.max_calls. `version` names the
+    weights that sampled it, the oldest if there were several; -1 = unknown.
+
+    An episode has several conversations if it was compacted, or if an agent program held several
+    (serve/). They are rollouts with the same `episode` and reward; only the first has `measures`.
     """
 
     session: Session
@@ -116,7 +124,7 @@ class Rollout:
 
 
 def episode_name(rollout: Rollout) -> str:
-    """The name of a rollout's episode, which several conversations may share."""
+    """The name of a rollout's episode, equal for all of its conversations."""
     return rollout.episode or rollout.session.id
 
 
@@ -130,10 +138,10 @@ def first_rollouts(rollouts: Iterable[Rollout]) -> dict[str, Rollout]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """What the student read and wrote up to one of its summaries, or to the end.
+    """One context of an episode: up to a summary (included), or to the end.
 
-    The first `copied` turns are context that was there before. `counts` are the messages that were
-    cut, and the calls that were malformed and refused, from the episode's beginning on.
+    The first `copied` turns are not new: the opening, repeated, and the summary before. `counts`
+    are running totals since the episode began: messages cut, calls malformed, calls refused.
     """
 
     turns: tuple[Turn, ...]
@@ -143,10 +151,12 @@ class _Segment:
 
 
 class Episode:
-    """One environment and its conversation.
+    """One environment and the conversation with it so far.
 
-    `random` is the episode's own stream, so its neighbours in a batch do not matter. `opened` is
-    the outcome of `env.open()` if it was called elsewhere; None = it is called here.
+    `ids` are what the student reads next, `pending_message` is what the environment has to answer
+    next (None: nothing), `ended` is None while the episode goes on. `random` is a stream of its
+    own, so that the episode does not depend on its batch. `opened` is the outcome of `env.open()`
+    if the caller has called it already (in a thread pool); None = it is called here.
     """
 
     def __init__(
@@ -176,7 +186,7 @@ class Episode:
         ) = 0
         self._call_ids = (f"c{number}" for number in itertools.count())
         self.pending_message: Turn | None = None
-        self._num_said = 0
+        self._sampled_end = 0
         self._errors: Mapping[str, str] = {}
         self._opening: tuple[Turn, ...] = ()
         self._earlier: list[_Segment] = []
@@ -188,15 +198,17 @@ class Episode:
 
     @property
     def room(self) -> int:
-        """The tokens that the student may still write in all; the context is another limit."""
+        """How many tokens the student may still write by `max_sampled_tokens`, the limit of the
+        episode; the context has a limit of its own."""
         limit = self.limits.max_sampled_tokens
         return limit - self.num_sampled if limit else 2**31
 
     def check_room(self, max_context_tokens: int) -> None:
-        """End the episode as lost if the opening alone leaves the student no room to write.
+        """End the episode as lost if its opening alone fills the context.
 
-        `no_room` is then the error to raise if this holds for a whole batch. An opening from a log
-        comes from this package, so for such an opening the ConfigError is raised at once.
+        One such environment costs only itself. `no_room` keeps the ConfigError, which the sampler
+        raises if it is the same for all: then max_context_tokens is too small. For an opening from
+        a log it is raised at once: there this package, not an environment, made the opening.
         """
         if len(self.ids) < max_context_tokens:
             return
@@ -218,17 +230,18 @@ class Episode:
     ) -> None:
         """Add a message, let the environment answer in this thread, and add its answer."""
         self.add_message(ids, logprobs, ended=ended)
-        asked = self.pending_message
+        pending = self.pending_message
         self.add_observation(
-            None if asked is None else self._call_env(lambda: self.env.reply(asked)),
+            None if pending is None else self._call_env(lambda: self.env.reply(pending)),
             max_context_tokens=max_context_tokens,
         )
 
     def add_message(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool) -> None:
         """Add a sampled message; `ended` = its last token is an end token, else it was cut.
 
-        `asked` is then the message for the environment. It lacks the calls that cannot be read or
-        are too many, which are answered here; None if nothing else is left.
+        `pending_message` is then what the environment gets: the message without calls that cannot
+        be parsed or are too many, which `add_observation` answers with errors. It is None if only
+        such calls were in it, and for a summary.
         """
         read = self.chat_format.read_message(
             Sampled(tuple(ids), tuple(logprobs)),
@@ -243,75 +256,70 @@ class Episode:
         self.num_refused += read.num_refused
         self.turns.append(message)
         self.ids.extend(ids)
-        self._num_said = len(self.ids)
+        self._sampled_end = len(self.ids)
         self.num_written += 1
         self.num_sampled += len(ids)
         self.num_cut += not ended
         self.pending_message = None if self._summarises else read.carried_out
 
     def give_up(self, reason: str) -> None:
-        """End without the next message, which a server failed to give.
+        """End the episode because a server failed to write the next message.
 
-        What the student was about to read is no part of the rollout.
+        The prompt of that message is cut off again: a rollout's ids end with a sampled token.
         """
         self.ended, self.failure, self.pending_message = "no_message", _clean_reason(reason), None
-        del self.ids[self._num_said :]
+        del self.ids[self._sampled_end :]
 
     def add_observation(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
-        """Add the environment's answer to `asked`, and errors for the calls that it did not get.
+        """Add the environment's answer to `pending_message`, and errors for the calls that it did
+        not get; then `ids` hold the next prompt, or the episode has ended.
 
-        `outcome` is None if the environment was not asked. Behind a summary there is no answer: the
-        next segment begins.
+        `outcome` is None if there was nothing to answer. After a summary the next segment begins.
         """
         if self._summarises:
             return self._begin_segment(max_context_tokens=max_context_tokens)
-        message, asked = self.turns[-1], self.pending_message
+        message, pending = self.turns[-1], self.pending_message
         if outcome is not None and outcome.failure is not None:
             return self._lose(outcome.failure.reason, late=outcome.failure.late)
-        reply = Reply(turns=(), done=False)
-        if asked is not None:
-            answer = outcome.value if outcome is not None else None
-            calls = [call.id for call in asked.calls]
-            if (
-                checked := self._checked(
-                    lambda: checked_reply(answer, calls=calls, limits=self.limits)
-                )
-            ) is None:
+        reply: Reply | None = Reply(turns=(), done=False)
+        if pending is not None:
+            returned = outcome.value if outcome is not None else None
+            calls = [call.id for call in pending.calls]
+            reply = self._checked(lambda: checked_reply(returned, calls=calls, limits=self.limits))
+            if reply is None:
                 return
-            reply = checked
         answers = with_errors(message, self._errors, reply.turns)
-        reply = Reply(turns=answers, done=reply.done)
-        self.turns.extend(reply.turns)
+        self.turns.extend(answers)
         if reply.done:
             self.ended = "cut_off" if message.tag == CUT else "done"
             return
-        if not reply.turns:
+        if not answers:
             return self._lose("the environment neither answered nor ended the episode")
         max_turns = min(self.max_turns, self.limits.max_turns or self.max_turns)
         if self.num_written >= max_turns or self.room <= 0:
             self.ended = "max_turns" if self.num_written >= max_turns else "max_sampled"
             return
         with self.stats.timing("render"):
-            next_ids = self._behind(message, reply.turns)
+            next_ids = self._behind(message, answers)
             context = len(self.ids) + len(next_ids)
-            # a summary without a message behind it would be in vain
+            # the summary takes one turn: at least one must be left to use it
             if 0 < self.limits.compact_tokens <= context and self.num_written + 1 < max_turns:
                 self._summarises = True
                 self.turns.append(summary_request())
-                next_ids = self._behind(message, (*reply.turns, self.turns[-1]))
+                next_ids = self._behind(message, (*answers, self.turns[-1]))
         if len(self.ids) + len(next_ids) >= max_context_tokens:
             self.ended = "max_context"
             return
         self.ids.extend(next_ids)
 
     def take_restart(self) -> int | None:
-        """If a segment has begun since this was last asked: how many of its ids are the beginning
-        of the ids before."""
+        """If a segment has begun since the last call: how many ids it has in common with the
+        beginning of the segment before, so may stay in a KV cache. Else None."""
         kept, self._kept = self._kept, None
         return kept
 
     def _begin_segment(self, *, max_context_tokens: int) -> None:
-        """Go on with the opening and the summary that was just written."""
+        """Replace the context by the opening and the summary that was just written."""
         self._summarises = False
         summary = summary_prompt(self.turns[-1], max_chars=self.limits.max_result_chars)
         turns = [*self._opening, summary]
@@ -323,7 +331,7 @@ class Episode:
             return
         self._kept = min(shared_prefix_length(self.ids, ids), len(ids) - 1)
         self.turns, self.ids, self._copied = turns, ids, len(turns)
-        self._num_said = 0
+        self._sampled_end = 0
 
     def _segment(self) -> _Segment:
         return _Segment(
@@ -334,10 +342,11 @@ class Episode:
         )
 
     def finish(self, *, scored: Outcome[Score] | None = None, version: int = -1) -> list[Rollout]:
-        """The rollout of each segment, once the episode has `ended`: one, without a summary.
+        """The rollouts of an episode that has `ended`, one per segment.
 
-        `scored` is the outcome of `score_episode` if it was called elsewhere. Raises AlignmentError
-        if a whole conversation renders to other ids than the student read and wrote.
+        `scored` is the outcome of `score_episode` if the caller has called it already. Raises
+        AlignmentError if a conversation, rendered as a whole, has other ids than the student read
+        and wrote.
         """
         if self.ended is None:
             raise DataError("the episode is not finished", where=self.name)
@@ -370,8 +379,8 @@ class Episode:
         measures: Mapping[str, float],
         version: int,
     ) -> Rollout:
-        """One segment; all share the reward and the reason of the end, which is an event of the
-        last."""
+        """The rollout of one segment. All have the reward and the reason of the end; only the last
+        has the end as an event, and the environment's remarks."""
         assert self.ended is not None
         segment, num_turns = segments[number], len(segments[number].turns)
         before = segments[number - 1].counts if number else (0, 0, 0)
@@ -411,7 +420,7 @@ class Episode:
         )
 
     def score_episode(self) -> Score:
-        """The environment's reward, measures and remarks; it is not asked if it failed before."""
+        """The environment's reward, measures and remarks; zeros, without asking, if it failed."""
         if self.ended in LOST:
             return 0.0, {}, ()
         reward, measures = self.env.reward(), dict(self.env.measures())
@@ -424,7 +433,8 @@ class Episode:
         return pooled_call.outcome()
 
     def _open(self, opened: Outcome[Opening]) -> None:
-        """Read the opening; an invalid one ends the episode before its first message."""
+        """Check and render the opening; an invalid one ends the episode before its first
+        message."""
         if opened.failure is not None:
             return self._lose(opened.failure.reason, late=opened.failure.late)
         returned = opened.value
@@ -442,10 +452,11 @@ class Episode:
             self.ids = list(self.chat_format.renderer.reply(self.turns, PROBE, tools=self.tools)[0])
 
     def _checked(self, check: Callable[[], T]) -> T | None:
-        """The result of a validation; None if it fails, and then the episode is lost.
+        """Run a validation of what the environment returned; if it fails, the episode is lost and
+        the result is None.
 
-        Whatever foreign objects do while they are inspected - a property that raises, an `==` that
-        exits - is a fault, too.
+        The returned objects are foreign code too: a property that raises or an `==` that calls
+        sys.exit() must not end the run, so the validation runs like a call of the environment.
         """
         pooled_call = PooledCall(check)
         pooled_call.run()
@@ -463,7 +474,7 @@ class Episode:
         self.ended, self.failure = ("env_timeout" if late else "env_error"), _clean_reason(reason)
 
     def _reward(self, scored: Outcome[Score]) -> tuple[float, dict[str, float]]:
-        """The reward and the measures; an environment that cannot score has failed the episode."""
+        """The checked reward and measures; an environment that cannot score loses its episode."""
         if self.ended in LOST:
             return 0.0, {}
         if scored.failure is not None or scored.value is None:
@@ -481,11 +492,12 @@ class Episode:
         return (0.0 if self.ended in _NO_REWARD else reward), measures
 
     def _behind(self, message: Turn, answer: Sequence[Turn]) -> list[int]:
-        """The ids behind a sampled message up to the next generation prompt.
+        """The ids between a sampled message and the student's next token: the rest of the message
+        as the template writes it, the answer, and the generation prompt.
 
-        In a known family they depend on the message and its answer alone, so only these are
-        rendered (`finish` checks the whole); an unknown template is rendered from the beginning
-        every time.
+        In a known template family they depend on the message and the answer alone, so only these
+        are rendered (`finish` checks the whole). With an unknown template the whole conversation is
+        rendered every time.
         """
         render = self.chat_format.renderer
         if render.family is not None:
@@ -495,6 +507,7 @@ class Episode:
         return list(rendered.ids[len(self.ids) : rendered.spans[-1].body[0]])
 
     def _must_begin(self, rendered: Sequence[int], ids: Sequence[int]) -> None:
+        """Raise AlignmentError unless `rendered` begins with `ids`."""
         if list(rendered[: len(ids)]) != list(ids):
             at = shared_prefix_length(ids, rendered)
             raise AlignmentError(
@@ -509,5 +522,5 @@ class Episode:
 
 
 def _clean_reason(text: str) -> str:
-    """A foreign error text, as clean as a result: it goes into files and onto terminals."""
+    """A foreign error text, cleaned like a tool result: it goes into files and onto terminals."""
     return clean_text(text[:MAX_ERROR_CHARS], max_chars=MAX_ERROR_CHARS)
