@@ -20,9 +20,10 @@ def context_section(part: Json, goals: Json) -> str:
         f"A Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']},"
         f" random weights. Plain fine-tuning: cross-entropy on one row. The session:"
         f" {shape['sites']} sites and 4 pairs, policy, hint and preference. Forward and backward."
-        " The column `gradient` is how far its norm is from the plain step's. `trl` is TRL's own"
-        " losses with transformers' gradient checkpointing; the ratios to it are those of"
-        " `checkpoint_tile`. `peft_layers` is `checkpoint_tile` with peft's own LoRA layers."
+        " The column `gradient` is the relative difference of its norm from the plain step's."
+        " `trl` is TRL's own losses with transformers' gradient checkpointing; the ratios in its"
+        " row are those of `checkpoint_tile` to it. `peft_layers` is `checkpoint_tile` with peft's"
+        " own LoRA layers."
     )
     parts = ["## A step that keeps less in memory", provenance(part), text]
     groups = dict.fromkeys(

@@ -33,7 +33,7 @@ from composer_replication.training.diloco.blob_store import ObjectStore, open_st
 from composer_replication.training.diloco.codecs import CODECS, encode_delta
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import raw_bytes
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 from composer_replication.training.diloco.simulated_world import (

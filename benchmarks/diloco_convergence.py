@@ -35,8 +35,8 @@ from composer_replication.models.tiny import make_tiny
 from composer_replication.training.diloco.blob_store import open_store
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import FlatWeights
-from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.outer import PRESETS, OuterSettings
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 

@@ -46,7 +46,7 @@ from composer_replication.training.diloco.blob_store import (
 )
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica
 from composer_replication.training.diloco.round_records import Spec
 from composer_replication.training.diloco.simulate import Scenario, ring, simulate

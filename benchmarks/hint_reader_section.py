@@ -18,9 +18,10 @@ def hint_reader_section(part: dict[str, Any], goals: dict[str, Any]) -> str:
     ]
     text = (
         "On the labelled calls of the public sessions (tests/labels/sites.json). The rules were"
-        " corrected on these labels, so their numbers are those of the data they were tuned to. The"
-        " stand-in names every call whose result is marked as an error: no model was asked, and its"
-        " row says what telling errors from mistakes is worth. A real reader is not measured: it"
+        " corrected on these labels, so their numbers are on the data they were tuned on. The"
+        " stand-in names every call whose result is marked as an error, without asking a model. Its"
+        " row shows the value of distinguishing errors from mistakes. A real reader is not"
+        " measured: it"
         " needs a model."
     )
     return "\n\n".join(

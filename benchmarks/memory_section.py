@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-TEXT = """Memory of a whole optimiser step on a Qwen3 of half the 0.6B's widths and 4 layers, each setting in its own process. Predicted: the arithmetic of
-`memory/memory_model.py`, which `train --dry-run`, `doctor` and [memory.md](memory.md) use. Measured: the weights, copies and optimiser states between two steps and the peak of PyTorch's
-allocator in the third, the count that CUDA keeps as max_memory_allocated. Process: the highest resident size (VmHWM) above that before the model was made; it
-holds what PyTorch does not count, in bfloat16 the scratch of this CPU's products. The error is of what was measured. Nothing here ran on a GPU."""
+TEXT = """Memory of a whole optimiser step on a Qwen3 of half the 0.6B's widths and 4 layers, each setting in its own process. Nothing here ran on a GPU.
+
+- **Predicted**: computed by
+`memory/memory_model.py`, which `train --dry-run`, `doctor` and [memory.md](memory.md) use.
+- **Measured**: the weights, copies and optimiser states between two steps, and the peak of PyTorch's
+allocator in the third step (the count that CUDA keeps as max_memory_allocated).
+- **Process**: the highest resident size (VmHWM) above that before the model was made. It
+includes memory that PyTorch does not count; in bfloat16 that is the scratch space of this CPU's matrix products.
+- **Error**: relative to the measured value."""
 
 
 def memory_section(part: dict[str, Any], goals: dict[str, Any]) -> str:

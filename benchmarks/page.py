@@ -45,12 +45,12 @@ PARTS: Mapping[str, str] = {
     "long": "a session of 32,768 tokens",
     "context": "a step that keeps less in memory",
     "rollouts": "episodes of the workshop",
-    "generation": "tokens of the sampler beside transformers' generate",
-    "curate": "curation of pairs beside data-juicer",
+    "generation": "tokens of the sampler, compared with transformers' generate",
+    "curate": "curation of pairs, compared with data-juicer",
     "redact": "redaction of secrets",
     "replay_cost": "what a replay bills",
-    "hint_reader": "a reader's mistakes beside the rules'",
-    "memory_model": "the memory model beside measured peaks",
+    "hint_reader": "a reader's mistakes, compared with the rules'",
+    "memory_model": "the memory model, compared with measured peaks",
     "page_size": "the pages in a browser",
     "gpu": "everything on a GPU (benchmarks/gpu.py)",
 }
@@ -162,12 +162,15 @@ OPENING = """
 
 <!-- written by benchmarks/page.py from benchmarks/results/benchmarks.json: do not edit either -->
 
-Every table compares this project with its peers, measured one after another by one command on one
-machine. A ratio is this project divided by the peer, so below 1 is better and **above 1, in bold,
-this project loses**. Times are CPU-seconds of one thread, each measured in its own process: the
-median of the repetitions after a first one, or a single run if the command says `--repeats 1` or
-`--long`. Memory is the highest resident size above the size before the measurement. A goal is the
-highest ratio that was asked for.
+Each table compares this project with its peers, measured one after another by one command on one
+machine.
+
+- **Ratio**: this project divided by the peer. Below 1 is better. **Above 1, in bold, this project
+  loses.**
+- **Time**: CPU-seconds of one thread, each measured in its own process. It is the median of the
+  repetitions after a first one, or a single run if the command says `--repeats 1` or `--long`.
+- **Memory**: the highest resident size above the size before the measurement.
+- **Goal**: the highest ratio that was asked for.
 """
 
 
@@ -257,9 +260,9 @@ def losses_section(part: Json, goals: Json) -> str:
             markdown(["", "CPU-s", "ours / it", "goal", "MiB", "ours / it", "goal"], cells),
         ]
     parts.append(
-        "`gemm` is the floor: the matrix products that any loss with both gradients must do, and"
-        " nothing else. `ours_frozen` has a head that is not trained. `naive` is TRL's GKD loss on"
-        " all logits. `*_gathered`: the peer is given the loss positions only, which it does not do"
+        "`gemm` is the lower bound: only the matrix products that any loss with both gradients must"
+        " do. `ours_frozen` has a head that is not trained. `naive` is TRL's GKD loss on"
+        " all logits. `*_gathered`: the peer gets only the loss positions, which it does not select"
         " itself."
     )
     return "\n\n".join(
@@ -290,8 +293,8 @@ def sweep_section(part: Json, goals: Json) -> str:
         rows.append([str(size), *cells, *shares])
     text = (
         f"JSD, forward and backward, V = {part['vocab']}, H = {part['hidden']}:"
-        f" {part['loss_positions']} positions are in the loss, whatever the number N of all. The"
-        " floor `gemm` is given those only; `naive` takes logits, so it projects them all."
+        f" {part['loss_positions']} of N positions are in the loss, whatever N is. The lower bound"
+        " `gemm` gets only those; `naive` takes logits, so it projects all positions."
     )
     heads = [
         "N",
@@ -338,11 +341,12 @@ def numerics(columns: Json, goal: Json) -> str:
         else "not measured"
     )
     text = (
-        "How exact: relative error of the value / of the hidden states' gradient against float64,"
-        " from bfloat16 hidden states and head, by the true divergence; in the column of identical"
-        " inputs the value and the gradient's norm themselves. The gradient is measured before its"
-        " last rounding: that of a bfloat16 hidden state is a bfloat16 number in the end, whatever"
-        " made it, which alone is an error of about 2e-3. Goal for ours down to a divergence of"
+        "Accuracy: the relative error of the value / of the hidden states' gradient against"
+        " float64, from bfloat16 hidden states and head, by the true divergence. The column of"
+        " identical inputs has the value and the gradient's norm themselves. The gradient is"
+        " measured before its last rounding: the gradient of a bfloat16 hidden state is a bfloat16"
+        " number in the end, and that alone is an error of about 2e-3. Goal for ours down to a"
+        " divergence of"
         f" {goal['at_least']:g}: {goal['error']:g} ({verdict})."
     )
     return text + "\n\n" + markdown(["true JSD", *columns], rows)
@@ -356,9 +360,9 @@ def step_section(part: Json, goals: Json) -> str:
         f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of"
         f" {shape['hint']} tokens, message of {shape['message']}) and K pairs on a Qwen3 of"
         f" {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}, random"
-        " weights, float32. Forward and backward of policy, hint and preference; the last column"
-        " holds their three losses and the gradient's norm: one that does not compute the tree's"
-        " is marked." + size_note(shape["length"], goals["sizes"]["step"])
+        " weights, float32. Forward and backward of policy, hint and preference. The last column"
+        " has their three losses and the gradient's norm; a row that is not equal to the tree's is"
+        " marked." + size_note(shape["length"], goals["sizes"]["step"])
     )
     base = {line["pairs"]: line for line in lines if line["variant"] == "tree"}
     rows = []
@@ -396,15 +400,17 @@ def step_section(part: Json, goals: Json) -> str:
         ]
         parts.append(markdown(["", "CPU-s per further pair", "tree / it", "goal"], cells))
     parts.append(
-        "`rows` is this project without sharing between rows; `separate` the three channels of this"
-        " project as three trainers would, one row or pair at a time; `naive` logits of every"
-        " position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, SDPO's"
-        " full-logit divergence and DPOTrainer._compute_loss one after another in the best layout"
-        " they allow (one row of the session, a teacher row per site, a pair at a time, nothing"
-        " padded); off CUDA TRL projects every position of a row, as shipped. The trainers are"
-        " objects that hold the settings their methods read, and nothing else. With `trl_chunked`"
-        " (`--only`) the DistillationTrainer's divergence stands in the place of SDPO's. TRL's JSD"
-        " is taken times 1 / (beta (1 - beta)), which is this project's convention."
+        "- `rows`: this project without sharing between rows.\n"
+        "- `separate`: the three channels of this project as three trainers would compute them, one"
+        " row or pair at a time.\n"
+        "- `naive`: logits of every position in padded rows.\n"
+        "- `trl`: TRL's own GRPOTrainer._compute_loss, SDPO's full-logit divergence and"
+        " DPOTrainer._compute_loss, one after another, in the best layout that they allow (one row"
+        " of the session, a teacher row per site, a pair at a time, nothing padded). Off CUDA, TRL"
+        " projects every position of a row, as shipped. The trainers are objects that hold only the"
+        " settings that their methods read. With `trl_chunked` (`--only`) the DistillationTrainer's"
+        " divergence replaces SDPO's. TRL's JSD is multiplied by 1 / (beta (1 - beta)), which is"
+        " this project's convention."
     )
     return "\n\n".join(parts)
 
@@ -489,10 +495,11 @@ def beside_trl(results: Json, goals: Json) -> list[str]:
     shape, sides = results["shape"], [results[name] for name in ("ours", "trl")]
     text = (
         f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes"
-        " beside TRL's GRPOTrainer with transformers' `generate`: the same tasks, fixed tools,"
-        " student, room and temperature. Sampling, tools, rendering and rewards are play; trained"
-        " tokens are those that the student wrote, divided by the CPU-seconds of the whole step."
-        " **Here more is better**: the ratio is this project divided by TRL, the goal the least"
+        ", compared with TRL's GRPOTrainer with transformers' `generate`: the same tasks, fixed"
+        " tools, student, limits and temperature. *Play* is sampling, tools, rendering and rewards."
+        " Trained tokens are those that the student wrote, divided by the CPU-seconds of the whole"
+        " step. **Here more is better**: the ratio is this project divided by TRL, the goal the"
+        " least"
         " that was asked for."
     )
     if problems := [side["problem"] for side in sides if "problem" in side]:
@@ -551,13 +558,13 @@ def curate_section(part: Json, goals: Json) -> str:
                 ]
             )
     text = (
-        f"{part['pairs']} made-up pairs as long as those of real sessions ({part['chars_a_side']}"
-        " characters a message), about one in ten with a fault, every operator of a recipe on"
-        " pairs in memory, best of three. data-juicer runs its counting filters and exact"
-        " deduplication alone, as a program with its start in its time; what it has no operator"
-        " for is not in its time. Both in one run, in CPU-seconds: **here more is better**."
-        f" Reading each pair from its row first, {part['rows_pairs_per_s']} pairs per CPU-s;"
-        f" answers judged one by one while replay runs, {part['answers_per_s']}."
+        f"{part['pairs']} synthetic pairs as long as those of real sessions ({part['chars_a_side']}"
+        " characters per message), about one in ten with a fault. Every operator of a recipe runs"
+        " on pairs in memory; best of three. data-juicer runs only its counting filters and exact"
+        " deduplication, as a program whose start counts. Whatever it has no operator for is not in"
+        " its time. Both are measured in one run, in CPU-seconds: **here more is better**."
+        f" If each pair is read from its row first: {part['rows_pairs_per_s']} pairs per CPU-s."
+        f" If answers are judged one by one while replay runs: {part['answers_per_s']}."
     )
     heads = ["recipe", "kept", "pairs per CPU-s", "goal", "data-juicer", "ours / it", "kept pairs"]
     return "\n\n".join(["## Curation of pairs", provenance(part), text, markdown(heads, rows)])
@@ -623,9 +630,10 @@ def redact_section(part: Json, goals: Json) -> str:
             ]
         )
     text = (
-        f"{part['num_texts']} made-up tool outputs, {part['mb']} MB, best of several rounds; the"
-        f" plain loop and the peer on a part of them, in the same run: ours is {part['ratio']:.0f}"
-        " times as fast as the loop. Planted secrets and rules are by one hand."
+        f"{part['num_texts']} synthetic tool outputs, {part['mb']} MB, best of several rounds. The"
+        " plain loop and the peer run on a part of them, in the same run: ours is"
+        f" {part['ratio']:.0f} times as fast as the loop. The same person wrote the planted secrets"
+        " and the rules."
     )
     return "\n\n".join(["## Redaction", provenance(part), text, markdown(["", "", "goal"], rows)])
 
@@ -670,14 +678,18 @@ def replay_cost_section(part: Json, goals: Json) -> str:
     ]
     naive, ordered, uncached, best = (f"{usd:.3f}" for usd in each)
     text = (
-        "Millions of input tokens that one teacher bills. Full: asked about every step with the"
-        " whole context; chosen: at the mistakes that the rules find and some sampled steps, with"
-        " the trimmed prompt of `recompose replay`. In order: the steps of a session one after the"
-        f" other, what a prompt has in common with the one before it at {part['cached']:g} of the"
-        " price. Reported: what the log's own provider counted for the same steps, with a system"
-        " prompt and tools that the logs do not hold. A model of cost from bytes"
-        f" ({part['estimate']:g} a token; {part['bytes_a_token'] or 0:.2f} on these logs), nothing"
-        f" was sent; answers are not counted. A session and teacher at ${part['usd']:g} a million:"
+        "Millions of input tokens that one teacher bills:\n\n"
+        "- **Full**: every step is asked about, with the whole context.\n"
+        "- **Chosen**: the mistakes that the rules find and some sampled steps, with the trimmed"
+        " prompt of `recompose replay`.\n"
+        "- **In order**: the steps of a session one after the other. The prefix that a prompt"
+        f" shares with the one before it costs {part['cached']:g} of the price.\n"
+        "- **Reported**: what the log's own provider counted for the same steps, with a system"
+        " prompt and tools that the logs do not contain.\n\n"
+        "This is a cost model from bytes"
+        f" ({part['estimate']:g} per token; {part['bytes_a_token'] or 0:.2f} on these logs)."
+        " Nothing was sent, and answers are not counted. Cost of a session and teacher at"
+        f" ${part['usd']:g} per million:"
         f" naive full ${naive}, full in order ${ordered}, chosen ${uncached}, chosen in order"
         f" ${best}."
     )

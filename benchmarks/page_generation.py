@@ -7,13 +7,16 @@ from typing import Any
 
 HEADS = ("model", "case", "prompt", "ours", "generate", "ours / it", "goal", "with its cache kept")
 TEXT = (
-    "Sampled tokens per CPU-second, `sample_rollouts` whole - environments, templates, log-probs"
-    " in float32, sessions - beside transformers' `generate`, which keeps no log-probs, on the same"
-    " prompts and weights in one run. **Here more is better.** `batch N`: N different prompts;"
-    " `lengths`: 8 prompts of different lengths; `tasks`: 8 tasks below one system prompt;"
-    " `group N`: N samples of one prompt; `turns`: 8 episodes of 4 messages with tool results"
-    " between them, for which `generate` reads its whole context again, or, in the last column, is"
-    " handed its cache, which it takes only while all rows are equally long: ours / that."
+    "Sampled tokens per CPU-second. Ours is all of `sample_rollouts`: environments, templates,"
+    " log-probs in float32, and sessions. The peer is transformers' `generate`, which keeps no"
+    " log-probs, on the same prompts and weights in one run. **Here more is better.**\n\n"
+    "- `batch N`: N different prompts\n"
+    "- `lengths`: 8 prompts of different lengths\n"
+    "- `tasks`: 8 tasks with one system prompt\n"
+    "- `group N`: N samples of one prompt\n"
+    "- `turns`: 8 episodes of 4 messages with tool results between them. `generate` reads its whole"
+    " context again for each. In the last column (ours / that) it gets its cache instead, which it"
+    " accepts only while all rows are equally long."
 )
 _SHARED = ("group", "tasks", "turns")
 

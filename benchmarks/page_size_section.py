@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 TEXT = (
-    "The pages of `recompose report` on made-up sessions of one mistake each; with answers, three"
-    " teachers at every site. In full: the sites and answered turns whose messages the page holds;"
-    " the others are rows of its lists, and the page says how many. Drawn: the seconds of `report`."
-    " The times are a headless Chromium's, the median of three new windows: from the address to the"
-    " first paint and to lists that can be used; then from an input to the next painted frame, for"
-    " the first search of a list (of the answers if there are any), the next one, and a filter."
+    "The pages of `recompose report` on synthetic sessions of one mistake each; with answers, three"
+    " teachers at every site.\n\n"
+    "- **In full**: the sites and answered turns whose messages are on the page. The others are"
+    " rows of its lists, and the page says how many.\n"
+    "- **Drawn**: the seconds that `report` takes.\n"
+    "- **Times**: in a headless Chromium, the median of three new windows. The first two are from"
+    " the address to the first paint and to usable lists. The others are from an input to the next"
+    " painted frame, for the first search of a list (of the answers if there are any), the next"
+    " one, and a filter."
 )
 NAMES = ("first paint", "usable", "first search", "next search", "filter")
 

@@ -30,38 +30,48 @@ Written by `python benchmarks/real_page.py` from `benchmarks/results/real_*.json
 `python benchmarks/real_page.py --check` fails if this page is stale. The evidence on the toy
 student is in [evidence.md](evidence.md).
 
-The models are the two that can be had without a hub (`make real`): SmolLM2-135M-Instruct and
+The models are the two that are available without a hub (`make real`): SmolLM2-135M-Instruct and
 Gemma 3 270M (base). They are far smaller than anything that a person would serve as a coding
-agent, and neither was made for tool calls. What is shown here is whether the machinery acts on
-real weights as it is meant to, and how much of it is measurable at this size.
+agent, and neither was made for tool calls. This page shows whether the machinery acts on
+real weights as intended, and how much of that is measurable at this size.
 
-**For a newcomer.** {summary}
+**Summary:**
+
+{summary}
 """
 HINTS_HEAD = """## Does a real model follow the hints?
 
-Nothing is trained here. At each site the message of the log is read up to the first token at
-which it can no longer become right; the log-odds of right against wrong there are compared
+Nothing is trained here. At each site, the logged message is scored up to the first token at
+which it can no longer become right. The log-odds of right against wrong at that token are compared
 between contexts (`recompose hints --audit` measures the same). Positive is good. Sites without a
-known right side are left out. The sites are those of {sessions} sessions of {repositories} public
-repositories, split by the hash of the repository's name: wordings and positions were meant to be
-chosen on *train*; the results to quote are those on *held out*. Intervals are 95 %, by bootstrap
-over sessions; no correction is made for their number. Windows of {max_tokens} tokens, float32.
+known right side are left out.
 
-Four things to know when reading it. A mean over all sites can hide a kind of mistake whose hints
-do harm: read the tables by kind, too. The current wordings were chosen on constructed sites and on
-sessions of entireio/cli, which is in *train*; no text was fitted to log-odds of the held-out
-repositories, but some of their sessions had been read earlier in the search for wrong hints, so
-they are held out from training, not unseen. A hint often names the tool that is scored as right, so
-a part of its lift is that the name stands in the context: this is what a hint is for, and not
-evidence that the model understood the mistake. And the log-odds are of the first token at which
-right and wrong part, not of a whole message.
+- **Sites**: those of {sessions} sessions of {repositories} public repositories.
+- **Split**: by the hash of the repository's name. Wordings and positions were meant to be chosen on
+  *train*. Quote the results on *held out*.
+- **Intervals**: 95 %, by bootstrap over sessions. There is no correction for multiple comparisons.
+- **Setup**: windows of {max_tokens} tokens, float32.
 
-What was changed after a first look: edits whose text is in view had been scored as if reading again
-were right, while their hint says to copy the text. They have no known right side now and are left
-out. With them, SmolLM2's lift on held-out repositories was +0.85 [+0.05, +1.71] over other sites'
-hints, of 59 sites. All numbers are of the hints and decisions of commit 6920c34; later that day the
-decisions of refused options, of large files and of a few other kinds were corrected, so a new run
-has a few other sites.
+Four caveats:
+
+- A mean over all sites can hide a kind of mistake whose hints do harm. Read the tables by kind,
+  too.
+- The current wordings were chosen on constructed sites and on sessions of entireio/cli, which is in
+  *train*. No text was fitted to log-odds of the held-out repositories. But some of their sessions
+  had been read earlier in the search for wrong hints, so they are held out from training, not
+  unseen.
+- A hint often names the tool that is scored as right. So part of its lift is that the name is in
+  the context. This is what a hint is for, and not evidence that the model understood the mistake.
+- The log-odds are of the first token at which right and wrong diverge, not of a whole message.
+
+What was changed after a first look:
+
+- Edits whose text is in view had been scored as if reading again were right, although their hint
+  says to copy the text. They now have no known right side and are left out. With them, SmolLM2's
+  lift on held-out repositories was +0.85 [+0.05, +1.71] over other sites' hints, for 59 sites.
+- All numbers use the hints and decisions of commit 6920c34. Later that day the decisions of refused
+  options, of large files and of a few other kinds were corrected, so a new run has a few other
+  sites.
 """
 
 
@@ -71,8 +81,8 @@ def render(root: Path) -> str:
     workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
     worded = _read(root, "real_wordings")
     what = _what_was_run(hints, logs, workshop, gemma, worded)
-    told = [_summary(hints, logs, workshop), *_wordings_in_words(worded), what]
-    parts = [HEAD.format(summary=" ".join(told))]
+    findings = [*_summary(hints, logs, workshop), *_wordings_in_words(worded)]
+    parts = [HEAD.format(summary=f"{_bullets(findings)}\n\n{what}")]
     parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(
         _worded(worded) if worded else _not_run("real_wordings.py", "several wordings of a hint")
@@ -86,7 +96,7 @@ def render(root: Path) -> str:
     return "\n".join(parts)
 
 
-def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> str:
+def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> list[str]:
     """What a model of this size did and did not do, in sentences with the numbers of the files."""
     sentences = []
     for name, model in (hints or {"models": {}})["models"].items():
@@ -94,8 +104,8 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
         neutral, others = (rows["held_out", "all", f"{NOW} - {base}"] for base in (NEUTRAL, OTHERS))
         sentences.append(
             f"With a hint in its context, {name}"
-            f" {_in_words(neutral, _MOVES)} the right decision at mistakes of repositories that"
-            f" were held out: {_interval(neutral)} in log-odds over text without information in"
+            f" {_in_words(neutral, _MOVES)} the right decision at mistakes in held-out"
+            f" repositories: {_interval(neutral)} in log-odds over text without information in"
             f" the same place, {_interval(others)} over the hints of other sites"
             f" ({neutral['n']} sites)."
         )
@@ -104,8 +114,8 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
             arm, _, seed = d["a"].rpartition("-")
             sentences.append(
                 f"Trained for {logs and logs['about']['steps']} steps on other repositories,"
-                f" {_TRAINED[arm]} (seed {seed}), SmolLM2 {_in_words(d, _DECIDES)} its placebo,"
-                f" both without a hint: {_interval(d)}."
+                f" {_TRAINED[arm]} (seed {seed}), SmolLM2 {_in_words(d, _DECIDES)} its placebo;"
+                f" both are scored without a hint: {_interval(d)}."
             )
     if workshop is None:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
@@ -115,10 +125,10 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> st
             sentences.append(
                 "Trained in the workshop with all three channels, the warmed-up student"
                 f" {_in_words(d, _SOLVES)} its placebo: {_interval(d)} of the tasks"
-                f" ({d['n']} tasks, {seeds} seed{'s' if seeds != 1 else ''} of the training)."
+                f" ({d['n']} tasks, {seeds} training seed{'s' if seeds != 1 else ''})."
             )
     sentences.append("No real model is shown to have become a better coding agent.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _what_was_run(
@@ -128,7 +138,7 @@ def _what_was_run(
     gemma: Json | None,
     worded: Json | None,
 ) -> str:
-    """Which of the planned measurements stand on this page, and which do not."""
+    """Which of the planned measurements are on this page, and which are not."""
     done, missing = [], []
     if hints:
         done.append(f"whether hints act, on {_listed(list(hints['models']))}, without any training")
@@ -146,7 +156,7 @@ def _what_was_run(
             missing.append(f"the training on public sessions with {_seeds_in_words(rest)}")
         missing.append(
             "what those students would write at the mistakes (recurrence): their log-odds were"
-            " computed, no text was sampled"
+            " computed, but no text was sampled"
         )
     rows = {row["name"]: [*row["by_seed"]] for row in (workshop or {"rows": ()})["rows"]}
     if rows:
@@ -164,7 +174,12 @@ def _what_was_run(
             " channels do better than more of the same logs"
         )
     missing.append(f"Gemma 3 in the workshop{_cost_of_gemma(gemma, workshop)}")
-    return f"**Run:** {'; '.join(done)}. **Not run:** {'; '.join(missing)}."
+    run, not_run = (_bullets([f"{line}." for line in lines]) for lines in (done, missing))
+    return f"**Run:**\n\n{run}\n\n**Not run:**\n\n{not_run}"
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line[:1].upper()}{line[1:]}" for line in lines)
 
 
 def _without_more_sft(about: Mapping[str, Any]) -> str:
@@ -172,8 +187,8 @@ def _without_more_sft(about: Mapping[str, Any]) -> str:
     other, warmup = about["other_processor"], about["warmup"]
     step = warmup["cpu_s"] / warmup["plan"]["steps"]
     return (
-        " Plain fine-tuning (`more_sft`) was not run: it has to go on from the same student, which"
-        " only a processor with bfloat16 instructions makes again. One with"
+        "- Plain fine-tuning (`more_sft`) was not run. It has to start from the same student, which"
+        " only a processor with bfloat16 instructions can reproduce. A processor with"
         f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
         f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
         f" {warmup['losses'][0]:.4f}."
@@ -211,7 +226,7 @@ def _listed(names: Sequence[str]) -> str:
 
 _MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
 _SOLVES = ("solves more than", "solves fewer than", "is not shown to solve more or fewer than")
-_TRAINED = {"hint": "with hints", "focus": "with hints, on the tokens of the decision alone"}
+_TRAINED = {"hint": "with hints", "focus": "with hints, on the decision's tokens only"}
 _DECIDES = ("decides better than", "decides worse than", "is not shown to decide differently from")
 
 
@@ -229,7 +244,7 @@ def _read(root: Path, name: str) -> Json | None:
 
 
 def _not_run(script: str, what: str) -> str:
-    return f"## Not run yet: {what}\n\n`benchmarks/{script}` has not been run to its end.\n"
+    return f"## Not run yet: {what}\n\n`benchmarks/{script}` has not been completed.\n"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -285,7 +300,7 @@ def _wordings(rows: Mapping[tuple[str, str, str], Json]) -> str:
         "over neutral text",
         "over no hint",
     )
-    return "Wordings, as a system message directly above:\n\n" + _table(head, lines)
+    return "Wordings, as a system message directly above the mistake:\n\n" + _table(head, lines)
 
 
 def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
@@ -345,13 +360,14 @@ def _worded(value: Json) -> str:
     texts = "; ".join(f"*{name}*: `{text}`" for name, text in about["wordings"].items())
     parts = [
         "## Which wording?\n\n"
-        "Again without training: the log-odds of right against wrong at the decision, for several"
-        " wordings as a system message directly above, at the same sites. *now* is what"
-        f" `recompose hints` writes for the site; the others are templates: {texts}. Sites whose"
-        " right and wrong texts are both known, in the order of a hash; windows of"
+        "Again without training. The table has the log-odds of right against wrong at the"
+        " decision, for several wordings at the same sites. Each is a system message directly above"
+        " the mistake. *now* is what"
+        f" `recompose hints` writes for the site; the others are templates: {texts}. The sites are"
+        " those whose right and wrong texts are both known, in the order of a hash; windows of"
         f" {about['max_tokens']} tokens, {about['dtype']}. A text that names the right tool makes"
-        " it likelier partly because it stands in the context, and one that names the wrong tool"
-        " likewise: that is what is compared here.\n"
+        " it likelier partly because the name is in the context, and so does one that names the"
+        " wrong tool. That is what is compared here.\n"
     ]
     for name, model in value["models"].items():
         rows = {(r["group"], r["contrast"]): r for r in model["rows"] if r["kind"] == "all"}
@@ -412,13 +428,13 @@ def _logs(value: Json) -> str:
     return (
         "## Training on public sessions, measured on other repositories\n\n"
         f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
-        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*; the"
+        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*. The"
         " table shows what the merged student would decide at the held-out sites, without any"
         " hint, in windows of"
-        f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the tokens of the"
-        " decision alone; a placebo has the hints of other sites. The number behind a name is the"
-        f" seed of the training (so far {', '.join(seeds)}): the intervals cover other sessions,"
-        " not other trainings.\n\n" + _table(head, lines)
+        f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the decision's"
+        " tokens only; a placebo has the hints of other sites. The number after a name is the"
+        f" training seed (so far {', '.join(seeds)}). The intervals cover other sessions, but"
+        " not other training runs.\n\n" + _table(head, lines)
     )
 
 
@@ -453,33 +469,32 @@ def _workshop(value: Json, gemma: Json | None) -> str:
     cut_short = (
         ""
         if is_complete
-        else "Training was cut short for want of time, before anything was played. "
+        else "Training was cut short for lack of time, before anything was played. "
     )
     seeds_said = (
-        "With one seed the intervals cover other tasks, not other trainings: another seed may turn"
-        " the sign, so this is a first look, not a result."
+        "With one seed the intervals cover other tasks, not other training runs: another seed may"
+        " turn the sign, so this is a first look, not a result."
         if len(about["seeds_done"]) == 1
-        else "A first look at seed 11 alone, with another warm-up (commit 98d9162), had given +0.08"
-        " [+0.01, +0.16] over the placebo, and this page warned that another seed may turn it."
+        else "A first look at seed 11 alone, with another warm-up (commit 98d9162), gave +0.08"
+        " [+0.01, +0.16] over the placebo. This page warned then that another seed may turn it."
     )
     plain = "" if "more_sft" in value["runs"] else _without_more_sft(about)
-    not_trained = f"Gemma 3 was not trained here{_cost_of_gemma(gemma, value)}.{plain}"
+    not_trained = f"- Gemma 3 was not trained here{_cost_of_gemma(gemma, value)}.\n{plain}".rstrip()
     joined_later = "".join(
-        f" `{name}` was added with the code of commit {later['commit']}, from the same students:"
-        f" their weights at the start, and what the start plays with"
-        f" {_seeds_in_words(later['start_played_again'])}, came out equal."
+        f" `{name}` was added with the code of commit {later['commit']}, from the same students."
+        f" Their weights at the start, and the episodes that the start plays with"
+        f" {_seeds_in_words(later['start_played_again'])}, were equal."
         for name, later in about.get("added", {}).items()
     )
     return (
         "## The workshop, all three channels\n\n"
         f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
-        f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each. That"
-        f" hints are followed was not taught. Trained so far: {trained}.\n\n"
+        f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each."
+        f" Following hints was not taught. Trained so far: {trained}.\n\n"
         "The student is smollm2, warmed up by plain fine-tuning on scripted sessions"
-        " (`benchmarks/real_warmup.py`); all arms go on from it by LoRA of rank 16 in bfloat16,"
-        f" with the code of commit {about['commit']}. {cut_short}A step took {minutes} minutes on"
-        " one busy core."
-        f" {seeds_said}{joined_later} {not_trained}\n\n"
+        " (`benchmarks/real_warmup.py`). All arms start from it and train LoRA of rank 16 in"
+        f" bfloat16, with the code of commit {about['commit']}. {cut_short}A step took {minutes}"
+        f" minutes on one busy core. {seeds_said}{joined_later}\n\n{not_trained}\n\n"
         + _table(("row", "episodes", "success", "by seed"), rows)
         + "\n"
         + _table(

@@ -261,19 +261,19 @@ def render(results: dict[str, Any]) -> str:
             f"{played['episodes']} tasks of {played['repositories']} packages: a player that knows"
             f" the answer earned {played['solved']:.0%}, one that does nothing"
             f" {played['idle']:.0%}. An episode (read, edit, tests, done, judge) took"
-            f" {played['cpu_s']:.2f} CPU s, {played['per_cpu_minute']:.0f} a CPU-minute: {shares}."
-            f" The first episode of a task, in which the judge records what the original does, took"
-            f" {played['first_cpu_s']:.2f} CPU s.",
+            f" {played['cpu_s']:.2f} CPU s ({played['per_cpu_minute']:.0f} per CPU-minute):"
+            f" {shares}. The first episode of a task took {played['first_cpu_s']:.2f} CPU s,"
+            " because the judge records what the original does.",
         ]
     if sampled := results.get("sampled"):
         shares = ", ".join(f"{name} {share:.1%}" for name, share in sampled["shares"].items())
         lines += [
             "",
-            f"{sampled['episodes']} of these tasks, each message sampled by {sampled['student']} on"
-            f" one core, one episode after the other: {sampled['turns']:.1f} messages,"
-            f" {sampled['read_tokens']:.0f} tokens read and {sampled['sampled_tokens']:.0f} sampled"
-            f" an episode, {sampled['judged']} came to an end and were judged,"
-            f" {sampled['solved']:.0%} earned; {sampled['wall_s']:.0f} s an episode: {shares}.",
+            f"{sampled['student']} also played {sampled['episodes']} of these tasks on one core,"
+            f" one episode after the other. Per episode: {sampled['turns']:.1f} messages,"
+            f" {sampled['read_tokens']:.0f} tokens read, {sampled['sampled_tokens']:.0f} sampled."
+            f" {sampled['judged']} episodes finished and were judged; {sampled['solved']:.0%}"
+            f" earned. An episode took {sampled['wall_s']:.0f} s: {shares}.",
         ]
     return "\n".join(lines)
 

@@ -223,7 +223,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"{results['tasks']} tasks of {results['repositories']} packages,"
         f" {len(results['rows']['answer'])} times. The first episode of a task takes ours"
-        f" {first - later:.1f} CPU s more: the judge learns from the original.",
+        f" {first - later:.1f} CPU s more, because the judge records what the original does.",
     ]
     return "\n".join(lines)
 

@@ -77,7 +77,7 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
             lines.append(f"| {title} | {len(chosen)} | {' | '.join(cells)} |")
     reasons = Counter(row["reason"] for row in rows if row["reason"])
     listed = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-    return "\n".join([*lines, "", f"Not replayed, because: {listed}."])
+    return "\n".join([*lines, "", f"Reasons for no replay: {listed}."])
 
 
 def main() -> int:

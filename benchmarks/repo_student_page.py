@@ -57,8 +57,8 @@ def _steps(session: Session, task: RepoTask) -> set[str]:
 def render(results: Mapping[str, Any]) -> str:
     """The table of docs/tasks.md."""
     lines = [
-        f"| player | episodes | earned | calls that can be read | {' | '.join(STEPS.values())}"
-        " | came to an end |",
+        f"| player | episodes | earned | parsable calls | {' | '.join(STEPS.values())}"
+        " | finished |",
         "|---|---|---|---|" + "---|" * (len(STEPS) + 1),
     ]
     for row in results["rows"]:
@@ -77,10 +77,10 @@ def render(results: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"{warmup['parameters'] / 1e6:.1f}M parameters; {warmup['demonstrations']} demonstrations"
-        f" of {len(split['training'])} repositories, {warmup['steps']} steps of warm-up; loss on"
-        f" the {split['tasks']} solutions of {', '.join(split['held_out'])}, which are held out:"
-        f" {first:.2f} -> {last:.2f} (on those trained on {warmup['training_loss'][1]:.2f})."
-        f" Then {results['steps']} steps; earned on training tasks meanwhile: {practice}."
+        f" of {len(split['training'])} repositories, {warmup['steps']} steps of warm-up. The loss"
+        f" on the {split['tasks']} held-out solutions ({', '.join(split['held_out'])}) fell from"
+        f" {first:.2f} to {last:.2f} (on the training solutions: {warmup['training_loss'][1]:.2f})."
+        f" Then {results['steps']} training steps. Earned on training tasks meanwhile: {practice}."
         f" {split['fit']} of {split['wanted']} tasks fit into the context.",
     ]
     shares = [
@@ -89,7 +89,7 @@ def render(results: Mapping[str, Any]) -> str:
     ]
     lines += [
         "",
-        "Tokens of the held-out solutions that it finds most likely, with all before them given,"
-        f" by message: {', '.join(shares)}.",
+        "Share of the held-out solutions' tokens that are its most likely next token (teacher"
+        f" forcing), before and after warm-up, by message: {', '.join(shares)}.",
     ]
     return "\n".join(lines)

@@ -71,7 +71,7 @@ def render(rows: list[dict[str, Any]]) -> str:
         for reason, count in row.get("refused", {}).items():
             reasons[reason] = reasons.get(reason, 0) + count
     listed = [f"{reason} {n}" for reason, n in sorted(reasons.items(), key=lambda r: -r[1])]
-    return "\n".join([*lines, "", f"Refused: {', '.join(listed)}."])
+    return "\n".join([*lines, "", f"Reasons for refusal: {', '.join(listed)}."])
 
 
 def write_page() -> None:

@@ -42,7 +42,7 @@ HEAD = """# What works, and which test says so
 
 <!-- written by scripts/capabilities.py from capabilities.toml and the result of the last
      `make test`: do not edit -->
-The same with the public sessions and without. "not run here" says why.
+The table is the same with and without the public sessions. Rows with "not run here" say why.
 
 """
 

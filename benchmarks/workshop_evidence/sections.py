@@ -31,10 +31,10 @@ TITLES = {
     "1": "Level 1: three planted families of mistakes",
     "2": "Level 2, the counter-example: exploration finds the answers",
 }
-PENALTY = "Does a penalty on unresolvable calls mend the other mistakes"
+PENALTY = "Does a penalty on unresolvable calls reduce the other mistakes"
 QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     (
-        "Does a channel's information do it, or training as such",
+        "Is the gain due to a channel's information, or to training as such",
         (
             ("hint", "hint_placebo"),
             ("hint", "hint_neutral"),
@@ -60,7 +60,7 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         "Which teacher, at the same learning rate",
         (("hint", "hint_live"), ("hint", "hint_ema"), ("hint", "hint_trust")),
     ),
-    ("Over what is the hint's mean taken", (("hint", "hint_token_mean"),)),
+    ("How is the hint loss averaged", (("hint", "hint_token_mean"),)),
     (
         "Which part of the message, and of the difference, is distilled",
         (("hint_focus", "hint"), ("hint_contrast", "hint")),
@@ -74,7 +74,7 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
         ),
     ),
     (
-        "How should the hint meet the policy",
+        "How should hint and policy be combined",
         tuple(
             (name, other)
             for name in ("convex", "advantage", "bounded")
@@ -83,8 +83,8 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     (
         (
-            "Is what the student writes itself at the logs' sites better to train on than what"
-            " stands in the logs"
+            "At the logs' sites, is it better to train on messages that the student writes itself"
+            " than on the logged ones"
         ),
         (
             ("fork", "logged"),
@@ -118,26 +118,27 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     (PENALTY, (("policy_penalised", "policy"), ("penalised", AFTER))),
     (
-        "Do the stop rules save a policy that collapses",
+        "Do the health rules save a policy that collapses",
         (("collapse", BEFORE), ("collapse_stopped", BEFORE), ("collapse_stopped", "collapse")),
     ),
 )
 NOTES: Mapping[str, str] = {
     PENALTY: (
-        "The mechanism of the harm: a listing costs a message more than the budget has; a guessed"
-        " path costs none and is right one time in three. A policy that unlearns the listing (B)"
-        " and has not learnt the search reads a guessed path: `file_missing`, in tasks of the kinds"
-        " set and both. The recipe's own remedy is to penalise such calls and never to drop them."
+        "How the harm arises: a listing costs one message more than the budget"
+        " allows. A guessed path costs none, and is right one time in three. A policy that unlearns"
+        " the listing (B), and has not learnt to search, reads a guessed path: `file_missing`, in"
+        " tasks of the kinds set and both. The recipe's own remedy is to penalise such calls and"
+        " never to drop them."
     ),
     "Which policy objective, at the same learning rate": (
-        "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no clip acts:"
-        " there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how"
-        " advantages are scaled and summed."
+        "Each step takes one gradient on its own fresh rollouts, so every ratio is 1 and nothing is"
+        " clipped. By their formulas, `gspo` is then the same as `grpo`, and `cispo` the same as"
+        " `dapo`. The only difference is how advantages are scaled and summed."
     ),
     "Does TRL's trainer do what the reference loop does, at the same steps": (
-        "Not on the same episodes: TRL's environment has one set of tools (no unseen names in"
-        " training) and draws no further groups in the place of flat ones. On one frozen batch both"
-        " give equal losses and gradients (tests/backends)."
+        "The two do not play the same episodes: TRL's environment has one set of tools (no unseen"
+        " names in training), and flat groups are not replaced by further ones. On one frozen batch"
+        " both give equal losses and gradients (tests/backends)."
     ),
 }
 """Notes that a reader needs before the answers to a question."""
@@ -168,33 +169,33 @@ Read this first:
 {scale}
 - **What was planted.** {first_level["text"]}
 - **Hints.** {HINTS_ARE_TAUGHT}
-- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and
+- **Seeds.** Training seeds: {seeds}, each with its own logs, data and
   {about["tasks"]} held-out tasks. The headline arms are trained with all of them, the others with
-  the first {MIN_SEEDS}; the column "by seed" has one value for each.
-- **Two uncertainties.** Every interval is the wider of two 95 % intervals: tasks resampled within
-  seeds (other tasks, these seeds), and Student's t over the values of the seeds (other seeds). What
-  it excludes, both exclude. With three seeds t is 4.3, so only large differences are resolved. The
-  JSON holds the outcome of every episode as one bit, so that anyone can compute another interval.
-- **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, with which no setting was chosen; no
+  the first {MIN_SEEDS}. The column "by seed" has one value for each.
+- **Intervals.** Every interval is the wider of two 95 % intervals. One resamples tasks within
+  seeds (other tasks, these seeds); the other is Student's t over the values of the seeds (other
+  seeds). A value outside it is outside both. With three seeds t is 4.3, so only large
+  differences are resolved. The JSON has the outcome of every episode as one bit, so that anyone can
+  compute another interval.
+- **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}; no setting was chosen with it. No
   evaluated context contains a hint.
-- **Compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}.
+- **Compute.** For most arms the number of steps was chosen by CPU-seconds: {_spread(evidence)}.
   `more_sft`, `clone` and `preference` play no rollouts and get fewer CPU-seconds (30 or 40 steps),
   because more steps would only memorise their few logs or pairs. `logged`, `fork` and `pairs_...`
-  have the steps of `hint` or `preference` and cost less, too. A placebo has the steps of the arm it
-  belongs to. The cost of each row is given below. No health rule ends an arm here, except
+  have the steps of `hint` or `preference` and cost less, too. A placebo has the same number of
+  steps as its arm. The cost of each row is given below. No health rule ends an arm here, except
   `collapse_stopped`.
-- **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual
-  0.3: three habits are changed on purpose, and a healthy run of all three channels has reached
-  0.35. `collapse_stopped` has the usual limit.
-- **What changed on 2026-11-22.** Before, every step's gradient was clipped to one length, so that
-  neither the falling weight of the hint channel nor Dr.GRPO's count of flat groups in the divisor
-  had an effect on the weights,
-  and the hint's mean was over tokens. With both corrected, the rows with a hint or a policy learn
-  somewhat less in as many steps: late steps, with few mistakes or few groups that differ, now move
-  the weights less. Earlier pages gave intervals over tasks alone; with intervals over seeds as
-  well, fewer differences are resolved.
-- **Many comparisons.** No correction is made for their number: if twenty differences are really
-  zero, one interval is expected to exclude zero.{_noise(evidence)}"""
+- **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token instead of the
+  usual 0.3: three habits are changed on purpose, and a healthy run of all three channels has
+  reached 0.35. `collapse_stopped` has the usual limit.
+- **What changed on 2026-11-22.** Before that day, every step's gradient was clipped to one length.
+  So neither the falling weight of the hint channel nor Dr.GRPO's count of flat groups in the
+  divisor had an effect on the weights. Also, the hint's mean was over tokens. With both corrected,
+  the rows with a hint or a policy learn somewhat less in the same number of steps: late steps,
+  with few mistakes or few groups that differ, now change the weights less. Earlier pages gave
+  intervals over tasks alone; with intervals over seeds as well, fewer differences are resolved.
+- **Many comparisons.** There is no correction for multiple comparisons. If twenty differences are
+  really zero, one interval is expected to exclude zero.{_noise(evidence)}"""
 
 
 def _noise(evidence: Mapping[str, Any]) -> str:
@@ -207,15 +208,15 @@ def _noise(evidence: Mapping[str, Any]) -> str:
         f"{name} (family {family}) at {share:.0%}" for name, family, _, share in TEACHERS
     )
     return f"""
-- **Noisy teachers.** The arms `pairs_...` are trained on answers of the scripted players with
-  slips, at these shares of the places: {shares}.
-  A slip is a tool that nobody offered, an empty message, arguments that do not fit, "Done." in
-  place of a call, or a good call of another tool. The shares were fixed before any of these arms
-  was trained. Like `preference`, these arms draw no anchors: only the pairs differ."""
+- **Noisy teachers.** The arms `pairs_...` are trained on answers of scripted players that make
+  errors on purpose, at these shares of the turns: {shares}.
+  An error is a tool that is not on offer, an empty message, arguments that do not fit, "Done."
+  instead of a call, or a good call of another tool. The shares were fixed before any of these arms
+  was trained. Like `preference`, these arms draw no anchors, so only the pairs differ."""
 
 
 def _spread(evidence: Mapping[str, Any]) -> str:
-    """The range of the arms' cost: "on level 1 a run to its end cost 71 (policy) to 96 (after)
+    """The range of the arms' cost: "on level 1 a complete run cost 71 (policy) to 96 (after)
     CPU-seconds"."""
     ranges = []
     for level, numbers in sorted(evidence["levels"].items()):
@@ -227,10 +228,10 @@ def _spread(evidence: Mapping[str, Any]) -> str:
         if costs:
             (low, cheap), (high, dear) = costs[0], costs[-1]
             ranges.append(
-                f"on level {level} a run to its end cost {low:.0f} (`{cheap}`) to {high:.0f}"
+                f"on level {level} a complete run cost {low:.0f} (`{cheap}`) to {high:.0f}"
                 f" (`{dear}`) CPU-seconds"
             )
-    return "; ".join(ranges) or "no run came to its end"
+    return "; ".join(ranges) or "no run was completed"
 
 
 def level_section(level: str, evidence: Mapping[str, Any]) -> str:
@@ -347,10 +348,10 @@ def _costs(numbers: Mapping[str, Any]) -> str:
         "stopped by a rule",
     ]
     note = (
-        "Mean of one run over the seeds; CPU-seconds are those of training (with rollouts and the"
-        " start of the process), without the evaluation. KL: the\nlargest of the seeds, in nats per"
-        " token, before the last step. A run that a rule stopped is shown as the student that was"
-        " put back."
+        "Each value is the mean over the seeds' runs. CPU-seconds are those of training (with"
+        " rollouts and the start of the process), without the evaluation. KL is the largest of the"
+        " seeds,\nin nats per token, before the last step. For a run that a rule stopped, the row"
+        " shows the student after the rollback."
     )
     return (
         "### What each row is, and what it"
@@ -480,9 +481,9 @@ def ending(evidence: Mapping[str, Any]) -> str:
 It took {about["minutes"]:.0f} minutes (less if arms were trained already) on
 {machine["cores"]} cores ({machine["system"]}, {machine["machine"]}), on {about["date"]},
 with {made_with}.
-The same seeds give the same numbers bit for bit on one kind of CPU; another kind rounds sums
+On one kind of CPU, the same seeds give the same numbers bit for bit. Another kind rounds sums
 differently, and its numbers are other draws from the same distribution.
-Weights (sha256 of every parameter) from which the training started:
+Training started from these weights (sha256 of every parameter):
 
 {students}
 

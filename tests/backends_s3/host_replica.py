@@ -12,7 +12,7 @@ import time
 import torch
 
 from composer_replication.training.diloco.blob_store import open_store
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from tests.training.diloco.toy_replicas import join_toy, toy_spec, train_toy
 
 

@@ -11,7 +11,7 @@ import torch
 from composer_replication.core.errors import ComposerError
 from composer_replication.training.diloco.blob_store import open_store
 from composer_replication.training.diloco.flat_weights import vector_sha256
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.torchft import (
     StoreDiLoCo,
     TorchFTDiLoCo,

@@ -17,7 +17,7 @@ from composer_replication.core.errors import ComposerError, ConfigError
 from composer_replication.training.diloco.blob_store import ObjectStore, open_store
 from composer_replication.training.diloco.flat_weights import vector_sha256
 from composer_replication.training.diloco.guide_allreduce import ObjectStoreAllReduce
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.store_manager import MockManager, ObjectStoreManager
 from composer_replication.training.diloco.torchft import StoreDiLoCo, TorchFTSettings
 from tests.backends_torchft.test_torchft_engine import Child, by_round

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from composer_replication.core.codec import read_sessions
-from tests.cli.agent_logs import USAGE_USD, LogBuilder, sessions_on
+from tests.cli.agent_logs import NO_MATCH, USAGE, USAGE_USD, LogBuilder, edit_of, sessions_on
 from tests.cli.test_verbs import without_torch
 from tests.cli.workspace import HOSTILE, files, recompose
 
@@ -97,6 +98,82 @@ def test_after_an_audit_show_and_forget_find_its_store(machine: Path) -> None:
     assert kept == held - {name} and list(here(machine).iterdir()) == []
     assert recompose("audit", cwd=here(machine)).code == 0
     assert {s.id for s in read_sessions(store(machine) / "sessions.jsonl")} == kept
+
+
+def test_sessions_and_replay_find_the_audit_s_store(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    assert " 6 sessions of 1 project," in recompose("sessions", cwd=here(machine)).out
+    asked = recompose("replay", cwd=here(machine))
+    assert "nobody was asked" in asked.err and "no sessions.jsonl" not in asked.err
+    assert list(here(machine).iterdir()) == []
+
+
+def test_the_costliest_mistake_is_named_by_a_command_that_shows_it(machine: Path) -> None:
+    log = LogBuilder("dear", day="2026-11-04", folder="shop")
+    (edit,) = log.calls(("Edit", edit_of("shop", 1)), usage={**USAGE, "output_tokens": 9_000})
+    log.result(edit, NO_MATCH, error=True)
+    log.write(machine / ".claude" / "projects")
+    for made in ((), ("recompose",)):  # with a work folder here, the command has to say which
+        for name in made:
+            (here(machine) / name).mkdir()
+        look = labelled(recompose("audit", cwd=here(machine)).out, "look").partition("   (")[0]
+        shown = recompose(*shlex.split(look)[1:], "--json", cwd=here(machine))
+        assert shown.value["session"] == "dear", look
+        assert ("-o" in look) == bool(made)
+    one = recompose("audit", "--since", "2026-11-05", cwd=here(machine))
+    assert "look" not in one.out
+
+
+def test_show_lists_the_mistakes_that_the_audit_counts_and_names_the_others(
+    machine: Path,
+) -> None:
+    log = LogBuilder("checked", day="2026-11-04", folder="shop")
+    (check,) = log.calls(("Bash", {"command": "pytest -q"}))
+    log.result(check, "Exit code 1\n1 failed in 0.1s", error=True)
+    log.write(machine / ".claude" / "projects")
+    counted = recompose("audit", "--json", cwd=here(machine)).value["rate"]["mistakes"]
+    out = recompose("show", "site", cwd=here(machine)).out
+    rows = [line for line in out.splitlines() if re.match(r"s\d+ ", line)]
+    assert len(rows) == counted == 6 and all("Edit: text not found" in row for row in rows)
+    assert " 6 mistakes of the agent: these are what `recompose audit` counts." in out
+    assert "1 other message not counted as mistakes (failed check 1): -v lists them too." in out
+    listed = recompose("show", "site", "-v", cwd=here(machine)).out
+    assert len(re.findall(r"^s\d+ ", listed, re.MULTILINE)) == 7
+    assert len(recompose("show", "site", "--json", cwd=here(machine)).value["sites"]) == 7
+
+
+@pytest.mark.parametrize("verb", ["audit", "ingest"])
+def test_after_forgetting_in_an_audit_s_store_the_next_command_is_an_audit(
+    machine: Path, verb: str
+) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    names = sorted(session.id for session in read_sessions(store(machine) / "sessions.jsonl"))
+    for name in names[:2]:  # the second finds no page, sites or rules any more
+        value = recompose(verb, "--forget", name, "--json", cwd=here(machine)).value
+        assert (value["forgotten"], value["next"]) == ([name], "recompose audit")
+        assert (value["may_hold"], value["stale"]) == ([], [])
+    left = set(files(store(machine)))
+    assert left.isdisjoint({"report.html", "sites.jsonl", "agent_rules.md"})
+    assert names[0] not in (store(machine) / "reading.json").read_text("utf-8")
+    shown = recompose("show", "site", cwd=here(machine))
+    assert "run first: recompose audit" in shown.err
+    recalled = recompose(verb, "--recall", names[0], cwd=here(machine))
+    assert "the next audit takes it in again" in recalled.out
+    assert recompose("audit", "--json", cwd=here(machine)).value["stored"] == len(names) - 1
+
+
+def test_after_forgetting_in_a_store_with_hints_the_next_command_is_a_trainer_s(
+    machine: Path,
+) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    assert recompose("hints", cwd=here(machine)).code == 0
+    name = next(read_sessions(store(machine) / "sessions.jsonl")).id
+    value = recompose("audit", "--forget", name, "--json", cwd=here(machine)).value
+    assert value["next"].startswith("recompose sites")
+
+
+def test_audit_refuses_to_forget_and_count_at_once(machine: Path) -> None:
+    assert recompose("audit", "--forget", "x", "--since", "4w", cwd=here(machine)).code == 2
 
 
 def test_a_work_folder_here_comes_before_the_audit_s_store(machine: Path) -> None:
@@ -203,7 +280,7 @@ def test_a_newcomer_meets_no_word_that_only_this_project_uses(tmp_path: Path) ->
     assert "cancelled with another call of its message" in page
     text = re.sub(r"(?s)<(script|style|code|pre|dfn|option|small)\b.*?</\1>|<[^>]*>", " ", page)
     own = r"\b(sites?|siblings?|lift|donors?|decision|anchor|recurrence)\b"
-    for shown in (text, result.out):
+    for shown in (text, result.out.replace("recompose show site", "")):
         assert re.findall(own, shown, re.IGNORECASE) == []
     (title,) = re.findall(r'<dfn title="([^"]+)">site</dfn>', page)
     assert title == "the mistaken message, and the later evidence for it"

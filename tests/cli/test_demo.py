@@ -72,7 +72,7 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, C
         shlex.split(line)[2] for line in lines if line.startswith("$ recompose")
     ] == VERBS_OF_THE_DEMO
     assert [line.strip() for line in lines if line.startswith(" next ")] == [
-        "next   recompose ingest ~/.claude/projects"
+        "next   recompose audit --open"
     ]
     assert lines[-1].startswith(" next ") and " measure  recompose" not in result.out
     typed = [

@@ -322,6 +322,41 @@ def test_a_channel_that_would_get_nothing_is_told_by_build_and_not_by_train(tmp_
 
 
 @pytest.mark.train
+@pytest.mark.parametrize(
+    ("toml", "command"),
+    [
+        ("", "recompose init --explain replay"),  # logs from elsewhere, and nobody to ask
+        ('[replay]\nteachers = ["kimi", "glm"]\n', "recompose replay --estimate"),
+        ('[replay]\nrecorded = "answers.jsonl"\n', "recompose replay"),
+    ],
+)
+def test_a_preference_channel_without_pairs_is_followed_by_a_replay_if_somebody_can_be_asked(
+    tmp_path: Path, toml: str, command: str
+) -> None:
+    three(tmp_path, toml=f"[train.preference]\nweight = 1.0\n{toml}")
+    assert recompose("report", "-q", cwd=tmp_path).code == 0
+    assert recompose("build", "--json", cwd=tmp_path).value["next"] == command
+    before = command if arguments_of(command)[0] == "replay" else "recompose build"
+    (tmp_path / "recompose" / "examples" / "meta.json").unlink()
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == before
+
+
+@pytest.mark.train
+def test_from_the_demo_s_logs_the_next_lines_lead_to_a_training(tmp_path: Path) -> None:
+    logs = recompose("demo", "--logs-only", "--logs", "12", "--json", cwd=tmp_path)
+    command, walked = logs.value["next"], list[str]()
+    while arguments_of(command)[0] != "train" and len(walked) < 12:
+        walked.append(arguments_of(command)[0])
+        result = recompose(*arguments_of(command), "--json", cwd=tmp_path)
+        assert result.code == 0, (command, result.err)
+        command = result.value["next"]
+    # the page is drawn again, because it says what the audit of the hints measured
+    data = ["ingest", "sites", "hints", "report", "hints", "report"]
+    assert walked == [*data, "replay", "curate", "build"]
+    assert recompose(*arguments_of(command), "--dry-run", cwd=tmp_path).code == 0
+
+
+@pytest.mark.train
 @pytest.mark.parametrize("verb", ["report", "evaluate --logs", "doctor"])
 def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(
     tmp_path: Path, verb: str

@@ -84,6 +84,21 @@ def test_a_run_is_resumed_by_any_of_its_names(work: Path, wanted: str) -> None:
     assert files(work) == files_before
 
 
+def test_the_resume_command_leaves_out_flags_that_change_nothing(work: Path) -> None:
+    same_as_file = ("--train.checkpoint_every", "1", "--seed", "7", "--train.grad-every", "7")
+    (work / "recompose.toml").write_text(
+        SETTINGS.replace("[train]", "[train]\ngrad_every = 7"), "utf-8"
+    )
+    more = ("--accept-changes", "--resume", "first", "--dry-run", "--json")
+    value = recompose("train", "--train.steps", "4", *same_as_file, *more, cwd=work).value
+    assert value["next"] == (
+        "recompose train --resume recompose/runs/first --train.steps 4 --train.checkpoint_every 1"
+        " --accept-changes"
+    )
+    again = recompose(*shlex.split(value["next"])[1:], "--dry-run", "--json", cwd=work).value
+    assert again["resume"]["changed"] == value["resume"]["changed"]
+
+
 def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
     changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
     result = recompose("train", *STEPS, *changed, cwd=work)

@@ -52,7 +52,7 @@ def measured(settings: HintSettings, models: int) -> int:
         if settings.estimator == "sampled_token":
             _sampled(settings, student, teachers, ids_N)
         else:
-            _divergences(settings, student, teachers, ids_N, weights_N=None, t=0.4)
+            _divergences(settings, student, teachers, ids_N, weights_N=None, taid_t=0.4)
     return found.bytes - 4 * ROWS * VOCAB * (1 + models)
 
 

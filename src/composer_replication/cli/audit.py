@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import webbrowser
 from datetime import UTC, date, datetime, timedelta
@@ -12,22 +11,29 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from composer_replication.cli.audit_reading import read_into_store
-from composer_replication.cli.audit_store import data_folder, open_audit_store
+from composer_replication.cli.audit_store import (
+    RULES,
+    audit_again,
+    command_after_audit,
+    open_audit_store,
+)
 from composer_replication.cli.audit_text import audit_json, print_log_audit
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
+from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job
+from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
 from composer_replication.cli.sites import write_sites
 from composer_replication.cli.sites_of_before import sites_hold
 from composer_replication.cli.sites_verdicts import show_verdicts
+from composer_replication.core.codec import read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import write_text
 from composer_replication.report.audit_sentences import rules_markdown
 from composer_replication.report.audit_view import AuditView, audit_view
 
-RULES = "agent_rules.md"
 _AGO = re.compile(r"(\d{1,4})([dw])")
 
 
@@ -36,6 +42,8 @@ def audit_command(
     open_page: Annotated[bool, Parameter(name="--open")] = False,
     since: str = "",
     project: str = "",
+    forget: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    recall: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     common: Common = Common(),
 ) -> int:
     """What your agents do wrong, what it costs, whether it gets better, what people stopped, and
@@ -51,7 +59,17 @@ def audit_command(
         Count sessions that ended on this day or later: 2026-11-01, 30d (days ago), 4w.
     project
         Count sessions whose repository or folder has this in its name.
+    forget
+        Count no logs; remove a session, a repository or the project of a folder from the store and
+        keep it out; may be repeated.
+    recall
+        Let later audits take in again what was forgotten; may be repeated.
     """
+    if forget or recall:
+        if paths or open_page or since or project:
+            raise UsageError("--forget and --recall count nothing", fix="give them alone")
+        job = open_audit_store(common, uses=("scanner",))
+        return change_store(job, forget=forget, recall=recall)
     first_day = day_of_since(since, today=datetime.now(UTC).date())
     job = open_audit_store(common, uses=("scanner", "detectors"))
     read = read_into_store(job, [str(p) for p in paths] or list(job.config.ingest.logs))
@@ -70,17 +88,29 @@ def audit_command(
             or str(job.sessions),
             fix=f"choose less strictly; the store holds {read['stored']} sessions",
         )
-    print_log_audit(job.screen, view)
+    look = _look_at(job, view)
+    print_log_audit(job.screen, view, look=look)
     reader = show_verdicts(job)
     wrote = _write(job, view)
     if open_page:
         webbrowser.open((job.work / PAGE).absolute().as_uri())
     job.screen.line()
     return job.finish(
-        {**read, **audit_json(view), **reader},
+        {**read, **audit_json(view), **reader, "look": look},
         wrote=wrote,
-        next_command="" if open_page else f"{_again(job)} --open",
+        next_command="" if open_page else f"{audit_again(job)} --open",
     )
+
+
+def _look_at(job: Job, view: AuditView) -> str:
+    """The command that shows the costliest mistake of those counted; "" without any."""
+    costs = [
+        (-spend.usd, -spend.tokens, number)
+        for number, site in enumerate(read_sites(job.sites), 1)
+        if site.is_target and (spend := view.site_spend.get(site.id)) is not None
+    ]
+    number = min(costs, default=(0.0, 0.0, 0))[2]
+    return command_after_audit(job, f"show site {ordinal(number)}") if number else ""
 
 
 def _write(job: Job, view: AuditView) -> list[Path]:
@@ -93,12 +123,6 @@ def _write(job: Job, view: AuditView) -> list[Path]:
     else:
         (job.work / RULES).unlink(missing_ok=True)
     return [job.work / PAGE, *([job.work / RULES] if rules else [])]
-
-
-def _again(job: Job) -> str:
-    """The command for the same audit; the data folder needs no flag."""
-    is_default = job.common.out == data_folder(os.environ)
-    return "recompose audit" if is_default else job.command("audit")
 
 
 def day_of_since(since: str, *, today: date) -> str:

@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.ingest_store import READING
 from composer_replication.cli.job import Job, open_job
+
+RULES = "agent_rules.md"
 
 
 def open_audit_store(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
@@ -35,6 +38,24 @@ def open_where_sessions_are(
     job = open_audit_store(common, uses=uses, writes=writes)
     job.screen.labelled("store", f"that of `recompose audit`: {job.work}", style="dim")
     return job
+
+
+def is_audit_store(job: Job) -> bool:
+    """Whether a work folder is only an audit's: `audit` has read logs into it, and nobody has
+    written hints."""
+    return (job.work / READING).exists() and not job.hints.exists()
+
+
+def audit_again(job: Job) -> str:
+    """The command for the audit of this store; the data folder needs no flag."""
+    is_default = job.common.out == data_folder(os.environ)
+    return "recompose audit" if is_default else job.command("audit")
+
+
+def command_after_audit(job: Job, verb: str) -> str:
+    """The command for a verb that looks at this store: without a flag if it finds the store so."""
+    is_found = job.common.out == data_folder(os.environ) and not Path(job.config.work_dir).exists()
+    return f"recompose {verb}" if is_found else job.command(verb)
 
 
 def data_folder(environ: Mapping[str, str]) -> Path:

@@ -18,11 +18,14 @@ DIMENSIONS = ("models", "tools", "repositories", "versions")
 LABELS = ("mistakes", "cost", "which", "trend", "stopped")
 
 
-def print_log_audit(screen: Screen, view: AuditView) -> None:
-    """Print the audit; --verbose prints every row and every word."""
+def print_log_audit(screen: Screen, view: AuditView, *, look: str) -> None:
+    """Print the audit; --verbose prints every row and every word. `look` is the command that shows
+    the costliest mistake."""
     screen.line()
     for label, sentence in zip(LABELS, sentences(view), strict=True):
         screen.labelled(label, sentence, style="bold" if label == LABELS[0] else "")
+        if label == "which" and look:
+            screen.labelled("look", f"{look}   (the costliest mistake)")
     _show_words(screen, view)
     screen.line("\nmistakes per 100 calls", style="bold")
     for name in DIMENSIONS:

@@ -7,13 +7,15 @@ unfed(job, units)                  ->  Unfed(channel="hint", ..., command="recom
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.core.codec import read_hints, read_sites
+from composer_replication.core.codec import read_hints, read_sessions, read_sites
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
+from composer_replication.rollouts.task_source import built_in_recordings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,26 @@ def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
     return None
 
 
+def first_replay(job: Job) -> str:
+    """The command that brings pairs; "" if there are some, or if nobody is named who could be
+    asked. Models that may cost are estimated first."""
+    settings = job.config.replay
+    if job.config.build.pairs or job.is_usable(job.preferences):
+        return ""
+    if settings.teachers != ("scripted",) and not settings.recorded:
+        return job.command("replay --estimate")
+    return job.command("replay") if settings.recorded or _is_built_in(job) else ""
+
+
+def _is_built_in(job: Job) -> bool:
+    """Whether scripted teachers know these sessions: all come from one built-in environment."""
+    with ExitStack() as stack:
+        return any(
+            all(map(recorded.is_from_here, read_sessions(job.sessions)))
+            for recorded in built_in_recordings(stack)
+        )
+
+
 def _remedy(job: Job, channel: str) -> tuple[str, str]:
     """(remedy, command) for a channel without data."""
     if channel == "policy":
@@ -88,7 +110,7 @@ def _remedy(job: Job, channel: str) -> tuple[str, str]:
     if channel == "preference":
         return (
             f"give pairs, with build.pairs or by `{job.command('replay')}`, and build again",
-            "recompose init --explain replay",
+            first_replay(job) or "recompose init --explain replay",
         )
     if channel == "lm_ce":
         return f"look at what `{job.command('build')}` left out, and at build.authors", job.command(

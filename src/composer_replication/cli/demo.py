@@ -171,4 +171,4 @@ def _end(stages: Stages, run: Path, *, start: float) -> int:
     for sentence in summary(table):
         job.screen.line(f" {sentence}")
     outcome, page = {**table, "seconds": stages.seconds}, run / "report.html"
-    return job.finish(outcome, wrote=[page], next_command=f"{command()} ingest ~/.claude/projects")
+    return job.finish(outcome, wrote=[page], next_command=f"{command()} audit --open")

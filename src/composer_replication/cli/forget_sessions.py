@@ -16,6 +16,7 @@ from composer_replication.data.ingestion.ingest_record import (
     resolve_name,
 )
 from composer_replication.data.ingestion.store import remaining_sessions
+from composer_replication.data.ingestion.unchanged import EarlierReading
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
@@ -55,7 +56,8 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
         left for report in record.files if (left := _without(report, removed)) is not None
     ]
     write_json(job.work / RECORD, record.to_json())
-    (job.work / READING).unlink(missing_ok=True)
+    if (job.work / READING).exists():
+        EarlierReading().save(job.work / READING)  # it names sessions; the next reading is of all
     return removed
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from composer_replication.cli.audit import RULES
-from composer_replication.cli.ingest_store import RECORD
+from composer_replication.cli.audit_store import RULES, audit_again, is_audit_store
+from composer_replication.cli.ingest_store import READING, RECORD
 from composer_replication.cli.job import Job
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.ingest_record import read_record
@@ -24,6 +24,8 @@ from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
 """Artefact -> verb that makes it again; `--forget` removes it if it holds a forgotten session."""
+MADE_BY_AUDIT = ("report.html", "sites.jsonl", RULES)
+"""What `audit` makes anew of all sessions; `--forget` removes it from an audit's store."""
 FOLDERS = ("runs", "exports")
 """Folders of trained models. Weights cannot be searched for a session, so all are listed."""
 WRITTEN = (".json", ".jsonl", ".html")
@@ -35,15 +37,17 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
 
     Returns these, and the others that may still hold text of the sessions.
     """
+    by_audit = MADE_BY_AUDIT if is_audit_store(job) else ()
     derived = [
         path
-        for name in MADE_ANEW
-        if (path := job.work / name).exists() and (mentions(path, gone) or _is_unmarked(path))
+        for name in dict.fromkeys((*by_audit, *MADE_ANEW))
+        if (path := job.work / name).exists()
+        and (name in by_audit or mentions(path, gone) or _is_unmarked(path))
     ]
     removed = [path for path in derived if not path.is_symlink()]
     for path in [] if job.dry_run else removed:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    store = {job.sessions.name, RECORD, *MADE_ANEW}
+    store = {job.sessions.name, RECORD, READING, *MADE_ANEW, *by_audit}
     others = [
         path
         for path in sorted(job.work.iterdir())
@@ -53,7 +57,7 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
         path for path in others if mentions(path, gone) or _is_unmarked(path)
     ]
     # its rules quote programs and counts of sessions that it does not name
-    left += [job.work / RULES] if (job.work / RULES).exists() else []
+    left += [job.work / RULES] if not by_audit and (job.work / RULES).exists() else []
     # the ledger's prompts are compressed, so they cannot be searched
     left += [job.work / LEDGER_NAME] if (job.work / LEDGER_NAME).exists() else []
     for folder in map(job.work.joinpath, FOLDERS):
@@ -63,6 +67,12 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
             else []
         )
     return removed, left
+
+
+def made_anew_by(job: Job, path: Path) -> str:
+    """The command that makes a removed artefact again."""
+    is_audits = path.name in MADE_BY_AUDIT and is_audit_store(job)
+    return audit_again(job) if is_audits else job.command(MADE_ANEW[path.name])
 
 
 def _is_unmarked(path: Path) -> bool:

@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
+from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.codec import read_sessions, read_sites, record_to_json
@@ -36,7 +37,7 @@ def hints_command(
     estimate
         With the reader: print the most that it could cost, and send nothing.
     """
-    job = open_job(common, uses=("writers", "reader"))
+    job = open_where_sessions_are(common, uses=("writers", "reader"))
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     if (writer or job.config.hints.writer) == "reader":

@@ -1,11 +1,12 @@
-"""`recompose ingest --forget` and `--recall`: remove sessions from the store, and readmit them."""
+"""`audit` and `ingest` with --forget or --recall: remove sessions from the store, readmit them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from composer_replication.cli.audit_store import audit_again, is_audit_store
 from composer_replication.cli.forget_sessions import forget_sessions, recall_names
-from composer_replication.cli.forgotten import MADE_ANEW, clear_derived
+from composer_replication.cli.forgotten import clear_derived, made_anew_by
 from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
@@ -23,7 +24,8 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         recalled = recall_names(job, recall) if recall else []
         gone = forget_sessions(job, forget) if forget else []
         removed, left = clear_derived(job, gone) if gone else ([], [])
-    screen = job.screen
+    screen, is_audits = job.screen, is_audit_store(job)
+    verb = "audit" if is_audits else "ingest"
     forgot, recalls, removes = (
         ("would forget", "would recall", "would remove")
         if job.dry_run
@@ -33,12 +35,12 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         screen.line(f" {forgot} {name}")
     for name in recalled:
         screen.line(
-            f" {recalls} {name}: the next ingest takes it in again if its logs are still there"
+            f" {recalls} {name}: the next {verb} takes it in again if its logs are still there"
         )
     for path in removed:
         screen.line(
             f" {removes} {path}: it was made of them, or may have been;"
-            f" {job.command(MADE_ANEW[path.name])} makes it anew"
+            f" {made_anew_by(job, path)} makes it anew"
         )
     if left:
         screen.line(
@@ -56,4 +58,5 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         "may_hold": [str(path) for path in left],
         "stale": old,
     }
-    return job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=next_step(job))
+    command = audit_again(job) if is_audits else next_step(job)
+    return job.finish(value, wrote=[job.sessions, job.work / RECORD], next_command=command)

@@ -1,7 +1,7 @@
 """Work out the next command from the work folder, so that no verb names one that is refused.
 
-sessions -> sites -> hints -> report -> (a model that can be trained) hints --audit -> build ->
-train -> evaluate -> report RUN
+sessions -> sites -> hints -> report -> (a model that can be trained) hints --audit -> replay
+(if the preference channel has a weight) -> build -> train -> evaluate -> report RUN
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build_split import split_flags
-from composer_replication.cli.channel_units import unfed, units_per_channel
+from composer_replication.cli.channel_units import first_replay, unfed, units_per_channel
 from composer_replication.cli.hint_gate import AUDIT_VERB, mismatch, verdicts_of
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
@@ -86,6 +86,8 @@ def _training(job: Job, *, has_settings: bool) -> str:
         return job.command(AUDIT_VERB)
     if _keeps_nothing(job):
         return job.command("show site")
+    if job.config.train.preference.weight and (command := first_replay(job)):
+        return command
     built = _json(job.examples / META)
     refused = built.get("refused")
     if (

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from composer_replication.core.harmless import harmless
+from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
 
 ROLE_STYLE = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
@@ -132,8 +133,8 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
     site = view["site"]
     yield Text(
         harmless(
-            f"s{view['ordinal']:03d}  {site['id']}\n{site['kind']} · {site['category']} · found by"
-            f" {site['detector']}"
+            f"s{view['ordinal']:03d}  {site['id']}\n{kind_title(site['kind'], site['tool'])}\n"
+            f"{site['kind']} · {site['category']} · found by {site['detector']}"
         ),
         style="bold",
     )

@@ -9,8 +9,9 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
+from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common, dotted_settings
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
 from composer_replication.cli.replay_bill import explain_write_errors, settle_bookings
@@ -60,7 +61,7 @@ def replay_command(
         Ask nothing; book all calls that gave no answer at this many dollars together, the amount on
         the provider's own bill.
     """
-    job = open_job(common, uses=("teachers", "recipe"))
+    job = open_where_sessions_are(common, uses=("teachers", "recipe"))
     for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):
         if usd is not None and not 0 <= usd < math.inf:
             raise UsageError(

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hint_gate import judged_audit
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.show_run import run_folder
 from composer_replication.core.files import write_text
@@ -49,7 +50,7 @@ def report_command(
     open_page
         Open the page in the browser.
     """
-    job = open_job(common)
+    job = open_where_sessions_are(common)
     trained = (job.runs / LATEST).exists()
     wanted = [] if audit else list(runs) or ([LATEST] if trained else [])
     names = list(dict.fromkeys(wanted))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,14 @@ from composer_replication.cli.flags import TOP_LEVEL, dotted_settings
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.cli.show_run import run_folder
-from composer_replication.core.errors import DamagedError, UnwrittenError
+from composer_replication.cli.trusting import decide
+from composer_replication.core.config.load_config import load_config
+from composer_replication.core.errors import (
+    ConfigError,
+    DamagedError,
+    UntrustedError,
+    UnwrittenError,
+)
 from composer_replication.core.rundir import RunDir, open_run
 
 if TYPE_CHECKING:
@@ -38,18 +46,32 @@ def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
 
 
 def resume_command(job: Job, path: Path, *, accept_changes: bool = False, replicas: int = 0) -> str:
-    """The command that resumes a run, or one of its checkpoints, with the settings of this call."""
-    settings = [
-        word
-        for key, value in dotted_settings().items()
-        if key not in TOP_LEVEL[1:]
-        for word in (f"--{key}", value)
-    ]
+    """The shortest command that resumes a run, or one of its checkpoints, with the settings of this
+    call: flags that say what the settings files and defaults say anyway are left out."""
+    settings = [word for key, value in _needed_flags(job) for word in (f"--{key}", value)]
     settings += ["--replicas", str(replicas)] if replicas else []
     accept = ["--accept-changes"] * accept_changes
     return (
         f"{job.command('train')} {shlex.join(['--resume', short_path(path), *settings, *accept])}"
     )
+
+
+def _needed_flags(job: Job) -> list[tuple[str, str]]:
+    """The dotted flags of this call without which its settings would be others."""
+    flags = dict(dotted_settings())
+    load = partial(
+        load_config,
+        job.common.config,
+        start=Path.cwd(),
+        trusted_by=partial(decide, common=job.common),
+    )
+    wanted = load(flags=flags).config
+    for key in list(flags):
+        fewer = {name: value for name, value in flags.items() if name != key}
+        # without this flag a file may hold what has to be trusted first
+        with suppress(ConfigError, UntrustedError):
+            flags = fewer if load(flags=fewer).config == wanted else flags
+    return [(key, value) for key, value in flags.items() if key not in TOP_LEVEL[1:]]
 
 
 def chosen_player(

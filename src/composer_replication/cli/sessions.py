@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from composer_replication.cli.audit_store import is_audit_store, open_where_sessions_are
 from composer_replication.cli.flags import Common
 from composer_replication.cli.ingest_store import RECORD
-from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.sessions_written import Form, write_sessions_as
 from composer_replication.core.codec import raw_sessions
@@ -16,6 +16,7 @@ from composer_replication.data.ingestion.ingest_record import (
     project_folder,
     read_record,
 )
+from composer_replication.report.html import plural
 
 TIMES = ("started", "first_seen", "last_seen")
 
@@ -44,7 +45,7 @@ def sessions_command(
         "atif" = Harbor's trajectory format; "training_trace" = OpenEnv's, of sessions that
         student.model sampled (`recompose serve`, rollouts): its ids and log-probs.
     """
-    job = open_job(common)
+    job = open_where_sessions_are(common)
     store = job.need_file(job.sessions, verb="ingest")
     record = read_record(job.work / RECORD, sessions=store)
     rows: list[dict[str, Any]] = []
@@ -93,10 +94,13 @@ def sessions_command(
     projects = {
         row["project"] if "/" in row["project"] else row["folder"] or row["project"] for row in rows
     }
-    job.screen.line(f"\n {len(rows)} sessions of {len(projects)} projects, {size:.1f} MB")
+    job.screen.line(
+        f"\n {plural(len(rows), 'session')} of {plural(len(projects), 'project')}, {size:.1f} MB"
+    )
     if record.forgotten:
+        verb = "audit" if is_audit_store(job) else "ingest"
         job.screen.line(
-            f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)",
+            f" forgotten: {', '.join(record.forgotten)}  (recompose {verb} --recall NAME)",
             style="dim",
         )
     if write is not None:

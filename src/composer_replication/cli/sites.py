@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
-from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.job import Job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import DONE, UsageError
@@ -38,7 +39,7 @@ def sites_command(*, estimate: bool = False, common: Common = Common()) -> int:
     estimate
         With a reader: print the most that it could cost, and send nothing.
     """
-    job = open_job(common, uses=("detectors", "candidate_reader"))
+    job = open_where_sessions_are(common, uses=("detectors", "candidate_reader"))
     job.need_file(job.sessions, verb="ingest")
     has_reader = job.config.sites.reader.is_set
     if estimate and not has_reader:

@@ -1,16 +1,24 @@
-"""One forward over a pass of a forest (tokens/tree.py), for causal models of Transformers.
+"""One forward of a Hugging Face causal LM over a prefix tree of rows (train.layout = "tree").
 
-    require_tree(model)                  # raises, with the remedy, if a tree would not be exact
+Rows of a micro-batch that begin with the same ids share these tokens: each goes through the model
+once. tokens/tree.py builds the tree and plans forwards over it (`Pass`); the training step runs
+them in training/forwards/passes.py:
+
+    require_tree(model)                  # raises ConfigError if the results would not be exact
+    forest = Forest.grow([student_row, teacher_row])
+    student = forest.over([0])
+    hint = forest.over([1], cached=student)            # what the teacher's row has beyond it
     with tree_attention(model):          # around the backward too: checkpointed layers run again
         kept = KeyValues()
         hidden_QD = tree_hidden(model, student, keep=kept)     # keeps keys and values, detached
-        with torch.no_grad():            # only the hints' own tokens go through the model
-            hint_QD = tree_hidden(model, hints, cache=kept)
+        with torch.no_grad():
+            hint_QD = tree_hidden(model, hint, cache=kept)
         hidden_QD.backward(grad_QD)
 
-The model's attention function must be exchangeable; nothing else of the model is touched: positions
-come from the pass, and attention (models/tree_attention.py) from its chains. Shapes: Q tokens of
-the pass, D hidden size.
+Only the attention function is exchanged (models/tree_attention.py), by Transformers' attention
+interface; position ids and visibility come from the plan.
+
+Shapes: Q tokens of the forward, D hidden size.
 """
 
 from __future__ import annotations
@@ -36,6 +44,7 @@ from composer_replication.models.tree_plan import Chain, ForwardSpan, TreePlan
 
 REMEDY = 'set train.layout = "rows"'
 _EXACT_LAYERS = frozenset({"full_attention", "sliding_attention"})
+# Parts of class names of layers with a recurrent state, which would run from branch to branch.
 _STATEFUL = (
     "mamba",
     "rwkv",
@@ -47,14 +56,16 @@ _STATEFUL = (
     "retention",
     "lightningattention",
 )
+# Settings of mixtures of experts that drop tokens beyond a capacity.
 _DROPPING = ("expert_capacity", "capacity_factor", "moe_capacity", "drop_tokens")
-# Rotary embeddings whose frequencies depend on the longest row of a call.
+# Types of rotary embedding whose frequencies depend on the longest row of a forward.
 _PER_CALL_ROPE = frozenset({"dynamic", "longrope"})
 
 
 @contextmanager
 def tree_attention(model: Any) -> Iterator[None]:
-    """The model with tree attention; run forwards over a plan, and their backwards, inside."""
+    """A block in which the model attends by tree; forwards over a plan, and their backwards, belong
+    inside."""
     need("transformers", extra="train").AttentionInterface.register(NAME, tree_attention_forward)
     decoder: Any = decoder_of(model)
     config = decoder.config
@@ -74,11 +85,12 @@ def tree_hidden(
     cache: KeyValues | None = None,
     mode: Mode | None = None,
 ) -> Tensor:
-    """Final hidden states (Q, D) of a pass; with gradient unless under `no_grad`.
+    """Final hidden states (Q, D) of a plan's tokens, differentiable unless under `no_grad`.
 
-    `keep` receives every layer's keys and values, detached; `cache` holds those of `plan.cached`.
-    `mode` None = "flex" on CUDA, else "chains"; "dense" builds the whole mask and checks both.
-    Raises ConfigError if the plan needs a cache that is not given, or the reverse.
+    `keep` receives the keys and values of every layer, detached. `cache` holds those of the forward
+    that the plan continues (`plan.cached`). `mode` None is "flex" on CUDA, else "chains"; "dense",
+    with a mask of (Q, K), is the slow one that tests compare both with. Raises ConfigError if a
+    plan comes without the cache that it needs, or with one that it does not.
     """
     if (plan.cached is None) != (cache is None):
         raise ConfigError(
@@ -93,8 +105,8 @@ def tree_hidden(
         keep=keep,
         cache=cache,
     )
-    # An empty mask: our attention does not read it, and any other attention function fails on it
-    # instead of silently treating the pass as a plain row.
+    # Tree attention does not read the mask. An empty one makes any other attention function fail,
+    # instead of silently treating the packed tokens as one row.
     no_mask = torch.empty(1, 1, 0, 0, dtype=torch.bool, device=device)
     inputs = {
         "input_ids": plan.ids_Q[None].to(device),
@@ -102,15 +114,15 @@ def tree_hidden(
     }
     with tree_attention(model):
         out = decoder(**inputs, attention_mask=no_mask, use_cache=False, tree_call=call)
-    call.keep = None  # a checkpointed layer runs again in the backward
+    call.keep = None  # a checkpointed layer runs again in the backward, and must not add to it
     return out.last_hidden_state[0]
 
 
 def dropout_active(model: Any) -> bool:
-    """Whether two forwards of the model in its current mode may differ (dropout, jitter).
+    """Whether two forwards of the model in its current mode may differ (dropout, router jitter).
 
-    A scored teacher must not have dropout, so it cannot use the student's keys and values if the
-    student has some.
+    The student's keys and values then cannot serve a teacher with the same weights, which must be
+    scored without dropout.
     """
     if not model.training:
         return False
@@ -130,7 +142,9 @@ def dropout_active(model: Any) -> bool:
 
 
 def why_not_tree(model: Any) -> str:
-    """Why a tree would give this model other values than its rows do; "" if it gives the same.
+    """Why this model's values over a tree would differ from those of plain rows; "" if they do not.
+
+    Checks the configuration and the layers, then runs a small tree and its rows through the model.
 
     Example: why_not_tree(qwen3_next) -> "qwen3_next has linear_attention layers: their state runs
     through every token before, ..."
@@ -141,7 +155,7 @@ def why_not_tree(model: Any) -> str:
     if reason := _inexact_reason(decoder, config):
         return f"{name} {reason}"
     try:
-        gap = _difference(model)
+        gap = _relative_gap(model)
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         return f"{name} cannot run over a tree: {first_line(error)}"
     return (
@@ -152,19 +166,21 @@ def why_not_tree(model: Any) -> str:
 
 
 def require_tree(model: Any) -> None:
-    """Raise ConfigError, with the remedy, for a model for which a tree would not be exact."""
+    """Raise ConfigError if this model's values over a tree would differ from those of its rows."""
     if reason := why_not_tree(model):
         raise ConfigError(f"no tree layout: {reason}", where="train.layout", fix=REMEDY)
 
 
 def _inexact_reason(decoder: nn.Module, config: Any) -> str:
-    reason = "their state runs through every token before, across branches"
+    """What in the architecture would mix branches, to follow the model's name; "" if nothing is
+    known to."""
+    runs_across = "their state runs through every token before, across branches"
     types = {
         *(getattr(config, "layer_types", None) or ()),
         *(getattr(config, "layers_block_type", None) or ()),
     } - {"attention"}
     if inexact := sorted(types - _EXACT_LAYERS):
-        return f"has {', '.join(inexact)} layers: {reason}"
+        return f"has {', '.join(inexact)} layers: {runs_across}"
     classes = sorted(
         {
             type(m).__name__
@@ -173,7 +189,7 @@ def _inexact_reason(decoder: nn.Module, config: Any) -> str:
         }
     )
     if classes or any(isinstance(m, nn.Conv1d) for m in decoder.modules()):
-        return f"has {', '.join(classes) or 'convolution'} layers: {reason}"
+        return f"has {', '.join(classes) or 'convolution'} layers: {runs_across}"
     if dropping := [key for key in _DROPPING if getattr(config, key, None)]:
         return (
             f"is a mixture of experts that drops tokens beyond a capacity ({dropping[0]}): the"
@@ -194,15 +210,14 @@ def _inexact_reason(decoder: nn.Module, config: Any) -> str:
 
 
 def _tolerance(model: Any) -> float:
+    """The largest relative gap that is only rounding, by the model's precision."""
     return 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Probe:
-    """Four rows by hand: a trunk of seven tokens, two branches, and a separate row.
-
-    The branches fork behind the trunk's third and fourth token.
-    """
+class _ProbePlan:
+    """A `TreePlan` written by hand, as models may not import tokens/tree.py: a row of seven tokens,
+    two rows that branch off behind its third and fourth token, and a separate row."""
 
     vocab: int
     chains: tuple[Chain, ...] = (
@@ -240,13 +255,11 @@ class _Probe:
         return self.position_Q, self.interval_Q2
 
 
-def _difference(model: Any) -> float:
-    """The largest difference of any hidden state between a small tree and its rows.
-
-    It is relative to the largest state.
-    """
+def _relative_gap(model: Any) -> float:
+    """The largest difference between the final hidden states of a small tree and those of its rows,
+    over the largest hidden state."""
     decoder: Any = decoder_of(model)
-    probe = _Probe(decoder.config.get_text_config().vocab_size)
+    probe = _ProbePlan(decoder.config.get_text_config().vocab_size)
     device = decoder.get_input_embeddings().weight.device
     largest_gap = scale = 0.0
     with scoring(model):

@@ -41,6 +41,11 @@ CATEGORY_TITLES = {
     "failed_check": "failed check",
     "rejected": "refused by a person",
     "interrupted": "stopped by a person",
+    "permission": "stopped by a permission rule",
+    "corrected": "called wrong by a person",
+    "undone": "taken back later",
+    "blamed": "a check failed at its lines",
+    "wasted": "brought nothing new",
 }
 """Readable names of the categories whose machine names say too little."""
 
@@ -48,8 +53,8 @@ CATEGORY_TITLES = {
 def category_title(category: str) -> str:
     """The readable name of a category.
 
-    >>> category_title("sibling"), category_title("undone")
-    ('cancelled with another call', 'undone')
+    >>> category_title("sibling"), category_title("mistake")
+    ('cancelled with another call', 'mistake')
     """
     return CATEGORY_TITLES.get(category, category)
 

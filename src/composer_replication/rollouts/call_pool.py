@@ -8,7 +8,7 @@ An environment that hangs or raises costs only its own call.
             PooledCall(other.open, timeout_s=5.0),
         ])
     first.value                     # what env.open returned, if first.failure is None
-    second.failure                  # Failure(late=True, words="no answer within 5 s")
+    second.failure                  # Failure(late=True, reason="no answer within 5 s")
 
 A thread cannot be killed: a thread whose call is late is abandoned as a daemon, together with the
 call, and replaced. Errors of this package pass through, since they are addressed to the user (a
@@ -37,7 +37,7 @@ MAX_ERROR_CHARS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a call has no value, e.g. Failure(late=False, words="KeyError: 'path'")."""
+    """Why a call has no value, e.g. Failure(late=False, reason="KeyError: 'path'")."""
 
     late: bool
     reason: str

@@ -1,13 +1,25 @@
-"""Examples and pairs as tensors: rows of ids, positions of loss tokens, and global counts.
+"""Training examples and preference pairs as tensors: what one forward reads and is trained on.
 
-    student rows   one per example: the trunk of all channels and every hint's student side
-    teacher rows   one per hint view: ids[:at] + H + ids[at:b], never anything behind the target
-    pair rows      chosen rows, then rejected rows, in the order of pairs
+training/step.py counts the loss tokens of the whole step (`count`), cuts it into micro-batches
+(`micro_batches`) and collates each:
 
-The counts are known before any forward pass. Shapes: B rows, T padded length, S spans, N loss
-tokens, D hidden size. A token at position j is predicted by the hidden state at j - 1. Rows are
-padded on the right, and attention comes from the lengths, so the pad id may also be a token of the
-text.
+    counts = count(examples, pairs)                      # before any forward: the denominators
+    for part, part_pairs in micro_batches(examples, pairs, micro_tokens=8192):
+        batch = collate(part, part_pairs, pad_id=0)
+        batch.student.ids_BT, batch.lm.predictors(hidden_BTD)
+
+A batch has up to four sets of rows:
+
+    student rows   one per example: for policy, lm_ce, the student's side of hints, and anchors
+    teacher rows   one per hint view: ids[:at] + hint + ids[at:end of the target]
+    wrong rows     the same with another site's hint, if the views carry one (train.hint.contrast)
+    pair rows      the chosen side of every pair, then the rejected sides in the same order
+
+Loss tokens are picked from rows by index (`Targets`). The token at position j is predicted by the
+hidden state at j - 1. Rows are padded on the right; the attention mask comes from their lengths,
+so the pad id may also occur in the text.
+
+Shapes: B rows, T padded length, S spans, N loss tokens of one channel, D hidden size.
 """
 
 from __future__ import annotations
@@ -35,7 +47,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Padded rows of token ids and their true lengths."""
+    """Token ids padded on the right, and the length of each row without padding."""
 
     ids_BT: Tensor
     lengths_B: Tensor
@@ -52,7 +64,7 @@ class Rows:
         return self.ids_BT.shape[0]
 
     def lists(self) -> list[tuple[int, ...]]:
-        """The rows as they were before padding."""
+        """The rows without padding, as tuples of ids."""
         return [
             tuple(ids[:n])
             for ids, n in zip(self.ids_BT.tolist(), self.lengths_B.tolist(), strict=True)
@@ -65,9 +77,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Loss tokens: token ids_N[k] is at position_N[k] of row row_N[k].
+    """The loss tokens of one channel in a set of rows.
 
-    `item_N` numbers the view or sequence that a token belongs to.
+    Token k has the id ids_N[k] and is at (row_N[k], position_N[k]). It belongs to item item_N[k] <
+    num_items: a span, or the hint view that a span is part of.
     """
 
     row_N: Tensor
@@ -80,7 +93,7 @@ class Targets:
         return self.ids_N.shape[0]
 
     def predictors(self, hidden_BTD: Tensor) -> Tensor:
-        """The hidden states (N, D) that predict these tokens."""
+        """The hidden states (N, D) that predict these tokens: those one position before them."""
         return predictors(hidden_BTD, self.row_N, self.position_N)
 
     def first(self, num_items: int) -> Targets:
@@ -102,14 +115,19 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The training units of a set of examples and pairs, per channel; counts of sets add up.
+    """What each channel finds in a set of examples and pairs; over a whole step, the denominators
+    of the channels' means. Counts of disjoint sets add up.
 
-    `rollouts` are the examples with an action whose advantage is not 0. `sampled_rollouts` includes
-    the rollouts of groups with equal rewards, if they are known (training/step.py sets it); it
-    divides Dr.GRPO's sum. `policy_tokens` are those of all actions, advantage 0 or not: the divisor
-    of objectives with a mean over tokens. `hint_weight` is the sum of the views' difficulties over
-    their tokens, `hint_view_weight` over the views; `credited_tokens` are the action tokens in a
-    hint view.
+    policy       `rollouts`: examples with an action whose advantage is not 0, `action_tokens` the
+                 tokens of these actions. `sampled_rollouts` includes the rollouts of flat groups
+                 (training/step.py sets it): Dr.GRPO's divisor. `policy_tokens` are the tokens of
+                 all actions: the divisor of a mean over tokens
+    lm_ce        `lm_spans` and their `lm_tokens`
+    hint         `hint_views` and their target tokens, `hint_tokens`; `hint_view_weight` and
+                 `hint_weight` are the same, each weighted by the difficulty of its view
+    hint credit  `credited_tokens`: action tokens in a hint view; `credited_views`: views with some
+    preference   `pairs`, `pair_tokens` of both sides, `chosen_tokens`; `anchors` and their
+                 `anchor_tokens`
 
     Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12,
     hint_tokens=48, hint_views=2)
@@ -136,13 +154,21 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The input of one forward; every field except the counts holds tensors, possibly with 0 rows.
+    """One micro-batch as tensors; a channel without tokens has tensors of size 0.
 
-    `sampled_logp_N` and `advantage_N` belong to the tokens of `action`; an action of advantage 0 is
-    left out, as its loss is 0. `hint_logp_N` (0 if unknown), `hint_weight_N` (1) and `hint_size_N`
-    (the number of target tokens of the token's own view; a view is never cut) belong to those of
-    `hint_student`; `wrong` are the same views below another site's hint, if they carry one.
-    `reference_logp_N` belongs to those of `response`; empty if the pairs do not carry it.
+    Rows: `student`, `teacher`, `wrong` and `pair`, see the top of this file. Loss tokens, with the
+    numbers that belong to them (float32, one per token):
+
+    action         tokens that the student sampled, with `sampled_logp_N` (the sampler's log-prob)
+                   and `advantage_N`; actions of advantage 0 are left out, their loss is 0
+    lm, anchor     tokens of lm_ce, and of the anchors of the preference channel
+    hint_student   target tokens of the hint views in student rows, with `hint_logp_N` (the
+                   sampler's log-prob, 0 if unknown), `hint_weight_N` (the view's difficulty, or 1)
+                   and `hint_size_N` (the number of target tokens of its view)
+    hint_teacher, hint_wrong
+                   the same tokens, in the same order, in teacher and in wrong rows
+    response       tokens of both sides of the pairs, with `reference_logp_N` (the reference
+                   model's log-prob; empty if the pairs do not carry it)
     """
 
     student: Rows
@@ -240,12 +266,14 @@ def scored_actions(example: TrainingExample) -> list[SampledMessage]:
 def collate(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, pad_id: int
 ) -> Batch:
-    """Tensors of some examples and pairs.
+    """The batch of some examples and pairs.
 
-    Raises AlignmentError if a target's ids differ between student, teacher and view. Example: two
-    examples, one of them with one hint view, and one pair give 2 student rows, 1 teacher row and 2
-    pair rows.
+    For example, two examples, one of them with a hint view, and one pair give 2 student rows, 1
+    teacher row and 2 pair rows. Raises AlignmentError if the target ids of a view differ between
+    student and teacher rows, or if only some of the views carry another site's hint, or some of the
+    pairs the reference's log-probs.
     """
+    # 1. Rows. `views` and `scored` hold the student row of each view and action.
     views = [(row, e, v) for row, e in enumerate(examples) for v in e.hints]
     scored = [(row, action) for row, e in enumerate(examples) for action in scored_actions(e)]
     wrong_views = [(e, e.wrong_view(v)) for _, e, v in views if v.wrong_ids]
@@ -253,7 +281,6 @@ def collate(
         raise AlignmentError(
             f"{len(wrong_views)} of {len(views)} hint views carry another site's hint"
         )
-    span_views = [number for number, (_, _, v) in enumerate(views) for _ in v.spans]
     wrong = _pad_rows([e.teacher_ids(v) for e, v in wrong_views], pad_id)
     student = _pad_rows([e.ids for e in examples], pad_id)
     teacher = _pad_rows([e.teacher_ids(v) for _, e, v in views], pad_id)
@@ -269,6 +296,8 @@ def collate(
         p.reference[len(p.chosen_ids) :] for p in with_reference
     ]
     pair = _pad_rows([prefix + side for prefix, side in sides], pad_id)
+    # 2. Loss tokens. A view has several spans if its target is several calls.
+    span_views = [number for number, (_, _, v) in enumerate(views) for _ in v.spans]
     batch = Batch(
         student=student,
         teacher=teacher,
@@ -322,28 +351,31 @@ def collate(
         ),
         counts=count(examples, pairs),
     )
-    # Alignment by construction is checked once more: T must be the same ids on every side.
-    expected = torch.tensor([i for _, _, v in views for i in v.target_ids], dtype=torch.long)
-    hint_targets = [
-        batch.hint_student,
-        batch.hint_teacher,
-        *([batch.hint_wrong] if wrong_views else []),
-    ]
-    if not all(torch.equal(targets.ids_N, expected) for targets in hint_targets):
-        names = ", ".join(v.site_id for _, _, v in views)
-        raise AlignmentError("student and teacher do not hold the same target ids", where=names)
+    _check_target_ids(batch, [v for _, _, v in views])
     return batch
+
+
+def _check_target_ids(batch: Batch, views: Sequence[HintView]) -> None:
+    """Raise AlignmentError unless the hint views' target ids are the same in student and teacher
+    rows (the constructors of examples check that already)."""
+    expected = torch.tensor([i for view in views for i in view.target_ids], dtype=torch.long)
+    targets = [batch.hint_student, batch.hint_teacher]
+    if len(batch.wrong):
+        targets.append(batch.hint_wrong)
+    if not all(torch.equal(target.ids_N, expected) for target in targets):
+        names = ", ".join(view.site_id for view in views)
+        raise AlignmentError("student and teacher do not hold the same target ids", where=names)
 
 
 def micro_batches(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, micro_tokens: int
 ) -> list[tuple[list[TrainingExample], list[PreferencePair]]]:
-    """Cut one step into parts of at most `micro_tokens` padded tokens each.
+    """Cut one step into micro-batches of at most `micro_tokens` padded tokens, for layout "rows".
 
-    The limit holds for the student rows and for the pair rows of a part. Rows of similar length go
-    together. Teacher rows are scored in slices of their own (models/forward.py), so they do not
-    count here. Raises ConfigError if one row (or the two rows of a pair) does not fit: nothing is
-    cut.
+    The limit holds for the student rows and for the pair rows of a part, each; rows of similar
+    length go together. Teacher rows do not count: they are scored in slices of their own
+    (training/forwards/passes.py). Raises ConfigError if one row, or the two rows of a pair, do not
+    fit: no row is ever truncated.
     """
     for size, name in forward_sizes(examples, pairs):
         check_forward_size(name, size, micro_tokens=micro_tokens)
@@ -360,7 +392,8 @@ def micro_batches(
 
 
 def _pack(sized: list[tuple[int, Item]], micro_tokens: int) -> list[list[Item]]:
-    """Greedy, longest first; a part's width is that of its first item."""
+    """Items in parts of at most `micro_tokens` after padding: greedy, longest first, so a part is
+    padded to the length of its first item."""
     parts: list[list[Item]] = []
     widest = 0
     for size, item in sorted(sized, key=lambda pair: -pair[0]):
@@ -385,10 +418,11 @@ def _pad_rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
 def _targets(
     rows: Rows, spans: Sequence[tuple[int, Span]], *, items: Sequence[int] | None = None
 ) -> Targets:
-    """Every token of the spans, in order.
+    """Every token of some spans, each (row, [start, end)), in order.
 
-    Item k is the k-th span, unless `items` gives the item of each span (from 0, in order). Raises
-    AlignmentError for a span that leaves its row.
+    A token's item is the number of its span, or what `items` gives for that span (from 0, in
+    order). Raises AlignmentError for a span that leaves its row, or begins it: nothing predicts the
+    first token of a row.
     """
     lengths = rows.lengths_B.tolist()
     for row, (a, b) in spans:
@@ -401,19 +435,16 @@ def _targets(
         torch.tensor([(row, a, b) for row, (a, b) in spans], dtype=torch.long).view(-1, 3).unbind(1)
     )
     size_S = end_S - start_S
-    item_N = torch.repeat_interleave(size_S)
-    row_N = row_S[item_N]
-    position_N = torch.arange(len(item_N)) + (start_S - size_S.cumsum(0) + size_S)[item_N]
+    first_S = size_S.cumsum(0) - size_S  # index in N of each span's first token
+    span_N = torch.repeat_interleave(size_S)
+    row_N = row_S[span_N]
+    position_N = start_S[span_N] + torch.arange(len(span_N)) - first_S[span_N]
     ids_N = rows.ids_BT[row_N, position_N] if spans else torch.zeros(0, dtype=torch.long)
-    if items is None:
-        return Targets(
-            row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans)
-        )
-    item_N = torch.tensor(items, dtype=torch.long)[item_N]
+    item_S = torch.arange(len(spans)) if items is None else torch.tensor(items, dtype=torch.long)
     return Targets(
         row_N=row_N,
         position_N=position_N,
         ids_N=ids_N,
-        item_N=item_N,
-        num_items=max(items, default=-1) + 1,
+        item_N=item_S[span_N],
+        num_items=len(spans) if items is None else max(items, default=-1) + 1,
     )

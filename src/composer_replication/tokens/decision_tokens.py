@@ -3,11 +3,11 @@
     decisions = decision_tokens(renderer, message, site_id=site.id, call_id=site.call_id,
                                 decision=hint.decision, ids=ids[a:b], start=a)
 
-The message is rendered again with another text in place of what was wrong. Where its text differs
-stands the wrong tool name or argument: its tokens are `spans`. With each right text the ids differ
-from some token on; the last of these is `fork`, the first token at which the message can no longer
-become right, and `right_ids` are the tokens that lead on to what is right there. `spans` contain
-the fork.
+For train.hint.focus = "decision" (the hint channel trains on these tokens alone) and the lift of a
+hint. The message is rendered again with another text in place of the wrong tool name or argument:
+where the renderings differ are its tokens, `spans`. With each right text the ids differ from some
+token on. The last of these tokens is `fork`, the first at which the message can no longer become
+right; `right_ids` are the tokens there that still lead to a right text. `spans` contain the fork.
 
     message  {"name": "Edit", "arguments": ...      decision: Edit is wrong, Read is right
     tokens   ... "name ": " Edit " ...              spans = that of Edit
@@ -67,9 +67,9 @@ def decision_tokens(
         return None
     if fork is not None:
         if decision.part == "argument" and not decision.wrong:
-            span = (fork, fork + 1)  # nothing wrong stands there: the call ends too early
-        # right and wrong may part above the wrong text, where the right text is merged with what
-        # stands before it
+            span = (fork, fork + 1)  # nothing was written: the call ends too early
+        # the fork may come before the wrong text, if a token holds the beginning of the right text
+        # and what comes before it
         span = (min(span[0], fork), max(span[1], fork + 1))
     return DecisionTokens(
         site_id=site_id,

@@ -94,19 +94,25 @@ class DecisionTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintView:
-    """A second context for the same target ids, with a hint inserted at `at`, above `span`.
+    """The teacher's context for one mistaken message: the student's, with the hint inserted.
 
-    One message is one view. `site_id` and `kind` are those of its first site; `others` are the
-    (site id, kind) of further failed calls of the message, whose hints are in `hint_ids`, too.
-    `parts` narrows the target to stretches of `span` (the calls that failed), from its first to its
-    last token; empty = all of it. `decisions` are those of its sites, if they are known.
-    `rendering` says how the template family wrote the hint: "message" (its own message),
-    "appended" (a separator and the hint, at the end of the message above) or "line" (the hint and a
-    line break, behind the one with which the template ends that message's text); `position` is
-    hints.position. `origin` says who sampled the target: "student" (on-policy) or "trace" (context
-    distillation). Three fields are set only if train.hint asks for them: `logprobs` of the sampler,
-    one per target id; `difficulty`, the weight of the task's group; `wrong_ids`, another site's
-    hint, for a contrast.
+    site_id, kind   of the message's first site; `others` are (site id, kind) of further failed
+                    calls of it, whose hints are in `hint_ids` as well
+    at, hint_ids    the ids that the teacher sees before ids[at]
+    span            the target in the example's ids; `parts` narrows it to spans within it (the
+                    calls that failed), () = all of it
+    target_ids      the ids of the target: the tokens that the hint channel is trained on
+    rendering       how the template wrote the hint: "message" (its own message), "appended" (a
+                    separator and the hint, at the end of the message above) or "line" (the hint
+                    and a line break, behind the one that ends that message's text)
+    position        hints.position
+    origin          who wrote the target: "student" (on-policy) or "trace" (context distillation)
+    context         how much of the context is in the window
+    decisions       the tokens at which each site's mistake was decided, if they are known
+
+    Three fields are set only if train.hint asks for them: `logprobs` of the sampler, one per target
+    id; `difficulty`, the weight of the task's group; `wrong_ids`, another site's hint, for a
+    contrast.
     """
 
     site_id: str

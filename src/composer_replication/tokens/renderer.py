@@ -1,15 +1,19 @@
-"""Sessions as the student reads them: turns to ids through its own chat template, with spans.
+"""Turns of a session to the token ids that the student reads, with the span of each turn.
 
-    renderer = Renderer.for_tokenizer(tokenizer)   # a family of template_families.py, or checked
+`recompose build` (tokens/dataset.py) makes training examples with it, samplers make prompts
+(rollouts/chat_format.py). Text comes from the student's own chat template, ids from its tokenizer:
+
+    renderer = Renderer.for_tokenizer(tokenizer)
     rendered = renderer.render(session.turns, tools=session.tools)
-    rendered.spans[3].body        # the ids that the author of turn 3 wrote, end token included
+    rendered.spans[3].body        # [start, end) of the tokens that the author of turn 3 wrote
     view = renderer.hint_view(session.turns, target=3, hint="Tools: Read, Edit",
                               site_id="s1:3:c2", kind="unknown_tool")
 
-A message's own tokens (T) are encoded separately from the text before them, as they are when the
-student samples them: T follows the generation prompt and ends with the end token, without the line
-break that templates write behind it. If a message begins with a line break, encoding the plain
-rendering in one go may merge it with the header's; `Rendered.straddles` names those turns.
+A turn's *body* is what its author wrote. For an assistant turn it follows the generation prompt and
+ends with the end token, without the line break that templates add. A body is encoded apart from the
+text before it, as when the student samples it, so the body's ids are the same whatever its context
+is. If a body begins with a line break, encoding the whole text in one go could merge it with the
+line break of the header; `Rendered.straddles` names such turns.
 """
 
 from __future__ import annotations
@@ -60,10 +64,6 @@ from composer_replication.tokens.template_families import (
     template_sha256,
 )
 
-# Separators between a message and a hint appended to it; the first that leaves the tokens around it
-# unchanged is used. A full stop and the line break behind it are one token in many vocabularies, so
-# the second begins with a space.
-_SEPARATORS = ("\n\n", " \n\n", " ")
 PROBE_TURNS = (
     Turn(role="user", author=HARNESS, blocks=(Text("Fix it."),)),
     Turn(
@@ -74,38 +74,55 @@ PROBE_TURNS = (
     Turn(role="tool", author=HARNESS, blocks=(ToolResult("callabc01", "x = 1"),)),
     Turn(role="assistant", author=None, blocks=(Text("Done."),)),
 )
-# In the positions "reminder" and "result" a hint is a line of its own if the template ends the text
-# above with a line break; a result that is written as a JSON string may need one behind the hint,
-# too. If its last characters and the closing quote are one token (`."`, `}"`), no text can follow
-# them exactly: the hint becomes a user message of its own.
-_LINES = tuple((before, behind) for behind in ("", "\n") for before in ("\n", *_SEPARATORS))
-Way = Literal["message", "joined", "appended", "alone", "user", "line"]
-# The ways that are tried in turn; None = an unknown template, which may accept a system message
+Placement = Literal["message", "joined", "appended", "line", "user", "alone"]
+"""How a hint is put above the target message:
+
+    message    a system message of its own
+    joined     a system message, which the template joins to the text above
+    appended   added to the text of the message above, behind a separator
+    line       added to the text of the user message or tool result above, as a line of its own
+    user       a user message of its own
+    alone      the same, where there is a message above to which it could not be added
+"""
+# The placements that are tried in order; the first that inserts tokens and changes none is used.
+# By the template family's `hint`; None = an unknown template, which may accept a system message
 # anywhere or not.
-_WAYS: Mapping[str | None, tuple[Way, ...]] = {
+_PLACEMENTS: Mapping[str | None, tuple[Placement, ...]] = {
     "message": ("message",),
     "joined": ("joined", "appended"),
     "appended": ("appended", "alone"),
     None: ("message", "appended"),
 }
-_WAYS_AT: Mapping[HintPosition, tuple[Way, ...]] = {
+# The same by hints.position, other than "system".
+_PLACEMENTS_AT: Mapping[HintPosition, tuple[Placement, ...]] = {
     "user": ("user", "appended"),
     "reminder": ("line", "alone"),
     "result": ("line", "alone"),
 }
-_RENDERING: Mapping[Way, Rendering] = {"joined": "appended", "appended": "appended", "line": "line"}
+_RENDERINGS: Mapping[Placement, Rendering] = {
+    "joined": "appended",
+    "appended": "appended",
+    "line": "line",
+}
+# Between a message and a hint appended to it. A full stop and the line break behind it are one
+# token in many vocabularies, so the second begins with a space.
+_SEPARATORS = ("\n\n", " \n\n", " ")
+# (before, behind) a hint that is a line of its own. A tool result that the template writes as a
+# JSON string may need a line break behind the hint, too; and if its last characters and the closing
+# quote are one token (`."`, `}"`), nothing can be added without changing that token.
+_LINE_FRAMES = tuple((before, behind) for behind in ("", "\n") for before in ("\n", *_SEPARATORS))
 _REMINDER = "<system-reminder>\n{}\n</system-reminder>"
-_STUB = Turn(role="assistant", author=None, blocks=(Text("x"),))
+_PLACEHOLDER_REPLY = Turn(role="assistant", author=None, blocks=(Text("x"),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """A conversation as ids.
+    """A conversation as token ids.
 
-    `spans` follow one another from the first message to the end of `ids`; anything before the first
-    (a template's own preamble, the tools if there is no system message) belongs to no turn. `text`
-    is the plain rendering. `notes` counts what was left out, see `TurnMessages`. `straddles` are
-    the turns whose body, encoded in one go with its header, would give other ids.
+    `spans`, one a turn, cover `ids` without gaps from the first message on; what the template
+    writes before it (a preamble, tools without a system message) belongs to no turn. `text` is the
+    rendered text. `notes` counts what was left out, see `TurnMessages`. `straddles` are the turns
+    whose body would have other ids if it were encoded in one go with its header.
     """
 
     ids: tuple[int, ...]
@@ -117,7 +134,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintInsertion:
-    """The ids of a hint below some turns, and the ids between it and the next message's own tokens.
+    """A hint's ids, and `tail`: the ids between the hint and the body of the message below it.
 
     Example: HintInsertion(hint_ids=H, tail=(<|im_start|>, "assistant", "\\n"), rendering="message")
     """
@@ -129,7 +146,12 @@ class HintInsertion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LaidOut:
-    """A conversation as shielded text: the messages of all turns, and the turn of each message."""
+    """A conversation as text, before it is encoded.
+
+    `turn_indices` holds the turn of each of `messages`; `layout` the text, and each message's
+    position in it. In all texts `mark`, a character found nowhere in the conversation, breaks what
+    only looks like a control token (`TextCodec.shield`).
+    """
 
     layout: Layout
     messages: list[Message]
@@ -139,9 +161,10 @@ class _LaidOut:
 
 
 class Renderer:
-    """Turns to ids for one tokenizer and one template family.
+    """Turns to ids for one tokenizer and one chat template.
 
-    `family` is None for an unknown template, which is checked on every conversation.
+    `family` is an entry of template_families.py, whose template replaces the tokenizer's own. It is
+    None for an unknown template (`own_template`), which is checked on every conversation.
     """
 
     def __init__(self, tokenizer: Any, *, family: Family | None, own_template: str = "") -> None:
@@ -262,14 +285,15 @@ class Renderer:
     ) -> Rendered:
         """A conversation as ids with the span of every turn.
 
-        `numbers` are the turns' indices in their session (default 0, 1, ...). A turn that was
-        sampled keeps its own ids. Raises RenderError if the template cannot be spanned.
+        `numbers` are the turns' indices in their session (default 0, 1, ...). A turn that the
+        student sampled keeps the ids that it sampled. Raises RenderError if the position of a
+        message in the template's output cannot be told.
         """
         numbers = range(len(turns)) if numbers is None else numbers
-        laid = self._lay(turns, tools=tools, names=[f"turn {n}" for n in numbers])
+        laid = self._lay_out(turns, tools=tools, names=[f"turn {n}" for n in numbers])
         bodies = [
-            (message_span.body, turns[owner])
-            for message_span, owner in zip(laid.layout.spans, laid.turn_indices, strict=True)
+            (message_span.body, turns[index])
+            for message_span, index in zip(laid.layout.spans, laid.turn_indices, strict=True)
         ]
         verbatim = {
             body: self._sampled_ids(body, turn, laid.layout.text)
@@ -313,17 +337,21 @@ class Renderer:
         within: Rendered | None = None,
         position: HintPosition = "system",
     ) -> HintView:
-        """The view of one mistaken message; teacher and student ids must differ by one insertion.
+        """The teacher's view of a mistaken message: its context with the hint directly above it.
 
-        Both are rendered independently. `turns[target]` is the mistaken message; `call_ids` narrows
-        the target to some of its calls. Turns behind the target are ignored. `position` is
-        hints.position: "reminder" and "result" add the hint to the text of the user message or tool
-        result directly above; if there is none, or if its last tokens would change, it becomes a
-        user message of its own. Raises AlignmentError or RenderError if the hint cannot be
-        inserted, if the target has no tokens, or if `within`, the longer rendering that the view is
-        meant for, does not begin with the student's ids.
+        `turns[target]` is the mistaken message, `call_ids` narrows the target to some of its calls.
+        Turns behind it are ignored. Student and teacher are rendered independently, and the
+        teacher's ids must be the student's with one insertion. `position` is hints.position:
+        "reminder" and "result" add the hint to the user message or tool result directly above; if
+        there is none, or if its last tokens would change, the hint is a user message of its own.
+        `others` goes into the view as it is.
+
+        Raises AlignmentError or RenderError if the hint cannot be inserted, if the target has no
+        tokens, or if `within`, the rendering of the whole example, does not begin with the
+        student's ids.
         """
-        # 1. The student's side; messages that render to nothing would hide what is above the hint.
+        # 1. The student's side, without turns that render to nothing: the hint has to be put below
+        #    the message that the student sees last.
         before, message = list(turns[:target]), turns[target]
         before = [
             turn
@@ -333,13 +361,14 @@ class Renderer:
         hint = hint_in_position(replace_surrogates(hint, Counter()), position=position)
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
-        # 2. Narrow the target to the calls that failed.
-        parts = tuple(
-            self._call_span([*before, message], tools=tools, call_id=c, rendered=student)
-            for c in dict.fromkeys(call_ids)
+        # 2. The target: the whole message, or the calls that failed.
+        parts = merge_spans(
+            [
+                self._call_span([*before, message], tools=tools, call_id=c, rendered=student)
+                for c in dict.fromkeys(call_ids)
+            ]
         )
         if parts:
-            parts = merge_spans(parts)
             begin, end = parts[0][0], parts[-1][1]
         if begin == end:
             raise RenderError("the mistaken message has no tokens of its own", where=site_id)
@@ -348,51 +377,55 @@ class Renderer:
                 "what follows the message changes how it and its context are rendered",
                 where=site_id,
             )
-        num_behind = student.spans[-1].body[1] - end
-        # 3. Insert the hint in each way in turn; the first exact insertion becomes the view.
+        # 3. The first placement of the hint that is an exact insertion becomes the view.
+        message_start, message_end = student.spans[-1].start, student.spans[-1].body[1]
+        num_behind_target = message_end - end
+        hinted_contexts: list[tuple[Placement, list[Turn]]] = [
+            (placement, context)
+            for placement in self._placements(position)
+            for context in _hinted_contexts(before, hint, placement)
+        ]
         errors: list[str] = []
-        ways = (
-            _WAYS[self.family.hint if self.family else None]
-            if position == "system"
-            else _WAYS_AT[position]
-        )
-        if not any(_hinted_contexts(before, hint, way) for way in ways):
+        if not hinted_contexts:
             errors.append(
                 "the template knows no system message there, and the message above is no text of a"
                 " user or tool to append it to"
             )
-        for way in ways:
-            for hinted_context in _hinted_contexts(before, hint, way):
-                try:
-                    teacher = self.render([*hinted_context, message], tools=tools)
-                    teacher_ids = teacher.ids[: teacher.spans[-1].body[1] - num_behind]
-                    at = (
-                        student.spans[-1].start
-                        if way == "message"
-                        else _insertion_point(student.ids, teacher_ids, student.spans[-1].start)
-                    )
-                    return HintView.from_renderings(
-                        student.ids[:end],
-                        teacher_ids,
-                        span=(begin, end),
-                        at=at,
-                        hint_text=self.codec.normalise(hint),
-                        decode=self.codec.decode,
-                        site_id=site_id,
-                        kind=kind,
-                        rendering=_RENDERING.get(
-                            way, "appended" if at < student.spans[-1].start else "message"
-                        ),
-                        position=position,
-                        origin="student" if message.sampled else "trace",
-                        others=others,
-                        parts=parts if len(parts) > 1 else (),
-                    )
-                except (AlignmentError, RenderError) as error:
-                    errors.append(f"as {way}: {error.what}")
+        for placement, hinted_context in hinted_contexts:
+            try:
+                teacher = self.render([*hinted_context, message], tools=tools)
+                teacher_ids = teacher.ids[: teacher.spans[-1].body[1] - num_behind_target]
+                at = message_start
+                if placement != "message":
+                    at = min(shared_prefix_length(student.ids, teacher_ids), message_start)
+                return HintView.from_renderings(
+                    student.ids[:end],
+                    teacher_ids,
+                    span=(begin, end),
+                    at=at,
+                    hint_text=self.codec.normalise(hint),
+                    decode=self.codec.decode,
+                    site_id=site_id,
+                    kind=kind,
+                    rendering=_RENDERINGS.get(
+                        placement, "appended" if at < message_start else "message"
+                    ),
+                    position=position,
+                    origin="student" if message.sampled else "trace",
+                    others=others,
+                    parts=parts if len(parts) > 1 else (),
+                )
+            except (AlignmentError, RenderError) as error:
+                errors.append(f"as {placement}: {error.what}")
         raise RenderError(
             f"the hint cannot be inserted above the message ({'; '.join(errors)})", where=site_id
         )
+
+    def _placements(self, position: HintPosition) -> tuple[Placement, ...]:
+        """The placements to try for a hint, in order."""
+        if position != "system":
+            return _PLACEMENTS_AT[position]
+        return _PLACEMENTS[self.family.hint if self.family else None]
 
     def hint_ids(
         self,
@@ -402,12 +435,11 @@ class Renderer:
         position: HintPosition = "system",
         tools: Sequence[ToolSpec] = (),
     ) -> HintInsertion:
-        """The ids of any text as the hint of the message below `above`, and where they belong.
+        """The ids of a text as the hint for the message that follows `above`.
 
-        They stand before `tail`, the last ids above the next message's own tokens. Raises
-        AlignmentError or RenderError if the text cannot be inserted there.
+        Raises AlignmentError or RenderError if the text cannot be inserted there.
         """
-        turns = [*above, _STUB]
+        turns = [*above, _PLACEHOLDER_REPLY]
         view = self.hint_view(
             turns,
             target=len(above),
@@ -435,10 +467,11 @@ class Renderer:
     def measure(
         self, turns: Sequence[Turn], *, head: Sequence[Turn], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, list[int]]:
-        """(tokens of the head with tools and preamble, tokens of each turn behind it).
+        """(number of tokens of `head` with tools and preamble, number of tokens of each turn).
 
-        For an unknown template this is an estimate. Windows are planned with these numbers and
-        rendered afterwards, so an estimate costs a second attempt, never a wrong window.
+        For planning windows (tokens/window.py): `turns` follow `head`. An estimate for an unknown
+        template; as windows are rendered afterwards, a wrong estimate costs a second attempt, never
+        a wrong window.
         """
         if self.family:
             spans = self.render([*head, *turns], tools=tools).spans
@@ -456,12 +489,14 @@ class Renderer:
             for item in laid
         ]
 
-    def _lay(
+    def _lay_out(
         self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]
     ) -> _LaidOut:
+        """The turns as text, with the position of each message; `names` are those of the turns in
+        error messages."""
         items = self.messages_of(turns)
         messages = [message for item in items for message in item.messages]
-        owner = [index for index, item in enumerate(items) for _ in item.messages]
+        turn_indices = [index for index, item in enumerate(items) for _ in item.messages]
         notes: Counter[str] = Counter()
         for item in items:
             notes.update(item.notes)
@@ -471,21 +506,28 @@ class Renderer:
                 where=names[0] if names else "",
             )
         schemas = tool_messages(tools)
-        free = self.codec.free_characters([*json_strings(messages), *json_strings(schemas)], 4)
-        shielded = self.codec.shield(messages, free[3])
+        unused = self.codec.free_characters([*json_strings(messages), *json_strings(schemas)], 4)
+        position_marks, shield_mark = unused[:3], unused[3]
+        shielded = self.codec.shield(messages, shield_mark)
         layout = self._layout(
             shielded,
-            tools=self.codec.shield(schemas, free[3]),
-            marks=free[:3],
-            names=[names[i] for i in owner],
+            tools=self.codec.shield(schemas, shield_mark),
+            marks=position_marks,
+            names=[names[i] for i in turn_indices],
         )
         return _LaidOut(
-            layout=layout, messages=shielded, turn_indices=owner, mark=free[3], notes=notes
+            layout=layout,
+            messages=shielded,
+            turn_indices=turn_indices,
+            mark=shield_mark,
+            notes=notes,
         )
 
     def _layout(
         self, messages: list[Message], *, tools: Any, marks: str, names: Sequence[str]
     ) -> Layout:
+        """The text of messages and their positions: from the three marks that the templates of
+        known families write, or by rendering prefixes of the conversation."""
         render = partial(render_template, self.tokenizer, tools=tools, template=self.template)
         if self.family is None:
             try:
@@ -523,20 +565,22 @@ class Renderer:
     def _spans(
         self, turns: Sequence[Turn], numbers: Sequence[int], laid: _LaidOut, encoded: Encoded
     ) -> tuple[TurnSpan, ...]:
-        first: dict[int, int] = {}
+        """The token span of each turn, from the character positions of its messages."""
+        token = partial(self.codec.token_at, encoded, mark=laid.mark)
+        starts: dict[int, int] = {}
         bodies: dict[int, Span] = {}
-        for message_span, owner in zip(laid.layout.spans, laid.turn_indices, strict=True):
-            token = partial(self.codec.token_at, encoded, mark=laid.mark)
-            first.setdefault(owner, token(message_span.start))
+        for message_span, index in zip(laid.layout.spans, laid.turn_indices, strict=True):
+            starts.setdefault(index, token(message_span.start))
             a, b = message_span.body
             if a < b:
-                sampled = turns[owner].sampled
+                sampled = turns[index].sampled
                 start = token(a)
-                bodies[owner] = (start, start + len(sampled.ids) if sampled else token(b))
+                bodies[index] = (start, start + len(sampled.ids) if sampled else token(b))
+        # backwards: a turn ends where the next begins; one without a message is empty
         spans: list[TurnSpan] = []
         end = len(encoded.ids)
         for index in reversed(range(len(turns))):
-            start = first.get(index, end)
+            start = starts.get(index, end)
             turn = turns[index]
             spans.append(
                 TurnSpan(
@@ -552,21 +596,26 @@ class Renderer:
         return tuple(reversed(spans))
 
     def _straddles(self, body: Span, encoded: Encoded, laid: _LaidOut) -> bool:
+        """Whether a body's first token would be merged with the header if encoded in one go."""
         if body[0] == body[1]:
             return False
-        # Byte-level BPE of the known families merges a header's line break only with white space
-        # that follows it.
-        return (
-            self.family is None or laid.layout.text[body[0]].isspace()
-        ) and self.codec.straddles(encoded, body[0], mark=laid.mark)
+        # the tokenizers of known families (byte-level BPE) merge a header's line break only with
+        # white space behind it
+        if self.family is not None and not laid.layout.text[body[0]].isspace():
+            return False
+        return self.codec.straddles(encoded, body[0], mark=laid.mark)
 
     def _sampled_ids(self, body: Span, turn: Turn, text: str) -> tuple[int, ...]:
+        """The ids that the student sampled for a turn, with the template's end token if it was cut
+        off before it wrote one."""
         ids = turn.sampled.ids if turn.sampled else ()
         end = [match.group() for match in self.codec.pattern.finditer(text, *body)][-1]
         end_id = self.codec.control[end]
         return ids if ids and ids[-1] in (end_id, *self.end_ids) else (*ids, end_id)
 
     def _check_one_go(self, laid: _LaidOut) -> None:
+        """Raise RenderError if encoding a text by pieces between control tokens gives other ids
+        than encoding it in one go."""
         text = laid.layout.text
         if laid.mark in text:
             return  # in one go the tokenizer would read the log's look-alikes as control tokens
@@ -585,7 +634,7 @@ class Renderer:
     def _call_span(
         self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], call_id: str, rendered: Rendered
     ) -> Span:
-        """The tokens of one call inside the last message."""
+        """The tokens [start, end) in `rendered` of one call of the last message."""
         ids = [call.id for call in turns[-1].calls]
         if call_id not in ids:
             raise RenderError(f"the message holds no call {call_id}")
@@ -594,14 +643,16 @@ class Renderer:
                 "a sampled message keeps its own ids, so its calls have no spans",
                 fix="use build.target = 'message'",
             )
-        laid = self._lay(turns, tools=tools, names=[f"turn {i}" for i in range(len(turns))])
+        # 1. The call's characters in the text.
+        laid = self._lay_out(turns, tools=tools, names=[f"turn {i}" for i in range(len(turns))])
         at = max(i for i, message in enumerate(laid.messages) if message["role"] == "assistant")
         schemas = self.codec.shield(tool_messages(tools), laid.mark)
-        free = self.codec.free_characters(
+        marks = self.codec.free_characters(
             [*json_strings(laid.messages), *json_strings(schemas), laid.mark], 4
         )
         find = self._marked_call if "at_call" in self.template else self._added_call
-        start, end = find(laid, at=at, number=ids.index(call_id), tools=schemas, marks=free)
+        start, end = find(laid, at=at, number=ids.index(call_id), tools=schemas, marks=marks)
+        # 2. Its tokens: `rendered` differs from this encoding above the message only (sampled ids).
         body = laid.layout.spans[at].body
         encoded = self.codec.encode(
             laid.layout.text,
@@ -611,28 +662,27 @@ class Renderer:
         shift = rendered.spans[-1].body[0] - self.codec.token_at(encoded, body[0], mark=laid.mark)
         a = self.codec.token_at(encoded, start, mark=laid.mark)
         if self.codec.token_at(encoded, start + 1, mark=laid.mark) == a:
-            a -= 1  # the call begins inside this token
+            a -= 1  # no token begins at `start`: the one before holds the call's first character
         return a + shift, self.codec.token_at(encoded, end, mark=laid.mark) + shift
 
     def _marked_call(self, laid: _LaidOut, *, at: int, number: int, tools: Any, marks: str) -> Span:
-        """The span of a call in a template that marks its calls: one pair of marks per call."""
+        """The characters of call `number` of message `at`, for a template that writes a mark before
+        and after each call."""
         marked = render_template(
             self.tokenizer, laid.messages, tools=tools, template=self.template, at_call=marks[3]
         )
-        before = sum(len(message.get("tool_calls", ())) for message in laid.messages[:at])
-        stretches = marked.split(marks[3])
-        index = 2 * (before + number) + 1
-        start = sum(map(len, stretches[:index]))
-        return start, start + len(stretches[index])
+        num_before = sum(len(message.get("tool_calls", ())) for message in laid.messages[:at])
+        pieces = marked.split(marks[3])  # text, call, text, call, ..., text
+        index = 2 * (num_before + number) + 1
+        start = sum(map(len, pieces[:index]))
+        return start, start + len(pieces[index])
 
     def _added_call(self, laid: _LaidOut, *, at: int, number: int, tools: Any, marks: str) -> Span:
-        """The span of a call in a template without such marks.
+        """The characters of call `number` of message `at`, for a template without such marks: what
+        is added if the message is rendered with `number` + 1 calls instead of `number`."""
 
-        It is the difference between the message rendered with one call fewer and with this call.
-        """
-
-        def written(num_calls: int) -> str:
-            """Everything up to the end token of the message with its first calls only."""
+        def text_with_calls(num_calls: int) -> str:
+            """The text up to the message's end token, with its first `num_calls` calls only."""
             calls = laid.messages[at]["tool_calls"][:num_calls]
             message = {k: v for k, v in laid.messages[at].items() if k != "tool_calls"} | (
                 {"tool_calls": calls} if calls else {}
@@ -649,20 +699,19 @@ class Renderer:
             ][-1]
             return layout.text[:end_tokens]
 
-        without, with_call = written(number), written(number + 1)
+        without, with_call = text_with_calls(number), text_with_calls(number + 1)
         text = laid.layout.text
         if not (text.startswith(with_call) and with_call.startswith(without)):
             raise RenderError(
                 "the template does not write the calls of a message one after the other, so a call"
                 " of it has no span"
             )
-        return len(without) + len(with_call[len(without) :]) - len(
-            with_call[len(without) :].lstrip()
-        ), len(with_call)
+        call = with_call[len(without) :].lstrip()
+        return len(with_call) - len(call), len(with_call)
 
 
 def hint_in_position(text: str, *, position: HintPosition) -> str:
-    """A hint as it is written in this position, without what a template adds.
+    """The hint's text for hints.position: a reminder gets the tags that agents know.
 
     >>> hint_in_position("Call Read.", position="reminder")
     '<system-reminder>\\nCall Read.\\n</system-reminder>'
@@ -670,29 +719,31 @@ def hint_in_position(text: str, *, position: HintPosition) -> str:
     return _REMINDER.format(text) if position == "reminder" else text
 
 
-def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
-    """The variants of a context with the hint in it, one list of turns each.
-
-    The hint is a system or user message at its end (which the template may join to the text above),
-    or added to the text of its last message with one of several separators.
-    """
-    above = before[-1] if before and before[-1].role != "assistant" else None
-    *first, last = above.blocks if above and above.blocks else (None,)
-    framed: list[Text | ToolResult] = []
-    if above is not None and isinstance(last, (Text, ToolResult)):
-        frames: Sequence[tuple[str, str]] = [(separator, "") for separator in _SEPARATORS]
-        if way != "appended":
-            frames = _LINES if above.role in ("user", "tool") else ()
-        framed = [
-            replace(last, text=f"{last.text}{front}{hint}{behind}") for front, behind in frames
-        ]
-    if way in ("appended", "line"):
-        return [[*before[:-1], replace(before[-1], blocks=(*first, block))] for block in framed]
-    if way == "alone" and not before:
+def _hinted_contexts(before: Sequence[Turn], hint: str, placement: Placement) -> list[list[Turn]]:
+    """The context with the hint in it, by this placement: one list of turns for each separator that
+    may be tried; none if the placement does not apply."""
+    if placement in ("appended", "line"):
+        extended_turns = _turns_with_hint(before, hint, placement)
+        return [[*before[:-1], turn] for turn in extended_turns]
+    if placement == "alone" and not before:
         return []
-    role = "system" if way in ("message", "joined") else "user"
+    role = "system" if placement in ("message", "joined") else "user"
     return [[*before, Turn(role=role, author=HARNESS, blocks=(Text(hint),), tag="hint")]]
 
 
-def _insertion_point(student: Sequence[int], teacher: Sequence[int], limit: int) -> int:
-    return min(shared_prefix_length(student, teacher), limit)
+def _turns_with_hint(before: Sequence[Turn], hint: str, placement: Placement) -> list[Turn]:
+    """The last turn of a context with the hint added to the text at its end, once for each
+    separator; none if it is an assistant's, or does not end with text."""
+    above = before[-1] if before else None
+    if above is None or above.role == "assistant" or not above.blocks:
+        return []
+    *first, last = above.blocks
+    if not isinstance(last, (Text, ToolResult)):
+        return []
+    frames: Sequence[tuple[str, str]] = [(separator, "") for separator in _SEPARATORS]
+    if placement != "appended":
+        frames = _LINE_FRAMES if above.role in ("user", "tool") else ()
+    return [
+        replace(above, blocks=(*first, replace(last, text=f"{last.text}{front}{hint}{behind}")))
+        for front, behind in frames
+    ]

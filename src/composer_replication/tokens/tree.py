@@ -1,19 +1,22 @@
-"""The forest of a micro-batch: shared prefixes of its rows are held, and so computed, once.
+"""Prefix sharing within a micro-batch: tokens that several rows begin with are computed once.
 
-    forest = Forest.grow([student_0, pair_0, teacher_0])   # rows are plain id sequences
-    student = forest.over([0, 1])                 # one pass over the nodes of rows 0 and 1
-    hints = forest.over([2], cached=student)      # the rest of row 2, on `student`'s key values
-    hints.packed(2)                               # the index of each token of row 2
+A hint's teacher row repeats the session above the mistake, a pair's two sides repeat their prompt.
+With train.layout = "tree" the rows of a micro-batch form a forest of prefix trees (radix trees over
+token ids), and training/forwards/passes.py plans the forwards over it:
 
-A node is a run of ids with a parent; a pass has parents before children. A session with sites and
-pairs is one tree: its trunk is the session itself, a hint and a chosen answer are branches, a
-rejected answer that is the session's own turn is a span of the trunk. Several sessions are several
-trees of one forest; if a template rewrites history, rows part there by themselves. A pass packs its
-nodes as *chains*: runs of nodes in which each is the child of the one before, so that the trunk
-stays in one piece. A token sees the ancestors of its node and the earlier tokens of its node,
-nothing else.
+    forest = Forest.grow([student_0, pair_0, teacher_0])   # rows are sequences of ids
+    student = forest.over([0, 1])                 # a forward over all tokens of rows 0 and 1
+    hints = forest.over([2], cached=student)      # the other tokens of row 2, on its KV cache
+    hints.packed(2)                               # the index of each token of row 2, cache first
 
-Shapes: Q tokens of a pass, K tokens that it can see (those of the cached pass below, then its own).
+A node is a run of ids with a parent. A session is one tree: the session itself is the trunk, each
+hint and each chosen answer a branch; a rejected answer that is the session's own turn is part of
+the trunk. A token attends to the ancestors of its node and to the earlier tokens of its node, so
+every row gets the values that it would have alone. A pass packs its nodes into *chains*, each node
+the child of the one before, so that the trunk stays in one piece. If a template rewrites history,
+rows part where they differ, like any others.
+
+Shapes: Q tokens of a pass, K tokens that it can attend to: those of the cached pass, then its own.
 """
 
 from __future__ import annotations
@@ -32,10 +35,8 @@ _BLOCK = 512  # ids compared at once
 
 
 class TreeCost(NamedTuple):
-    """The cost of a pass: tokens through the layers, and (query, key) pairs.
-
-    The pairs are those of one full attention layer.
-    """
+    """The cost of a pass: tokens that go through the layers, and (query, key) pairs of one full
+    attention layer."""
 
     tokens: int
     pairs: int
@@ -43,9 +44,10 @@ class TreeCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A run of ids below `parent` (-1 = a root).
+    """A run of ids that the same rows hold.
 
-    Its first token is at position `depth` of every row that holds it.
+    `parent` is the number of the node above, -1 for a root. The first id is at position `depth` of
+    each of these rows.
     """
 
     ids: tuple[int, ...]
@@ -53,9 +55,25 @@ class Node:
     depth: int
 
 
+class _Match(NamedTuple):
+    """How far a row is in the forest already: its first `num_found` ids.
+
+    `node` is the last node with some of them, -1 if none has; its first `num_in_node` ids are the
+    row's. `parent` is the node above it.
+    """
+
+    parent: int
+    node: int
+    num_found: int
+    num_in_node: int
+
+
 @dataclass(slots=True)
 class ForestBuilder:
-    """A forest under construction; it can tell how many tokens a further row would add.
+    """A forest under construction: rows are added one by one, and nodes split where rows part.
+
+    `children` and `roots` lead from the first id of a node to its number. `tokens` is the number of
+    ids in all nodes.
 
     >>> builder = ForestBuilder(); builder.add((1, 2, 3, 4)); builder.missing((1, 2, 9))
     0
@@ -68,39 +86,35 @@ class ForestBuilder:
     tokens: int = 0
 
     def add(self, row: Sequence[int]) -> int:
-        """Insert a row and return the node it ends with; AlignmentError for an empty row."""
+        """Insert a row and return the node that it ends with; AlignmentError for an empty row."""
         ids = tuple(row)
         if not ids:
             raise AlignmentError("a row without a token has no place in a tree")
-        parent, node, at, shared = self._walk(ids)
-        # the row leaves a node, or ends, in the middle of the node
-        if node >= 0 and shared < len(self.nodes[node].ids):
-            node = self._split(node, shared)
-        if at < len(ids):
-            parent = node if node >= 0 else parent
-            node = self._new(ids[at:], parent, at)
+        match = self._match(ids)
+        node = match.node
+        if node >= 0 and match.num_in_node < len(self.nodes[node].ids):
+            node = self._split(node, match.num_in_node)  # the row parts from it, or ends, inside
+        if match.num_found < len(ids):
+            parent = node if node >= 0 else match.parent
+            node = self._new(ids[match.num_found :], parent, match.num_found)
         return node
 
     def missing(self, row: Sequence[int]) -> int:
         """The number of tokens of a row that are not in the forest yet."""
         ids = tuple(row)
-        return len(ids) - self._walk(ids)[2]
+        return len(ids) - self._match(ids).num_found
 
-    def _walk(self, ids: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """Follow a row down the forest.
-
-        Returns (parent of the last node reached, that node or -1, tokens of the row found, tokens
-        found in that node).
-        """
-        below, parent, node, at, shared = self.roots, -1, -1, 0, 0
-        while at < len(ids) and (child := below.get(ids[at])) is not None:
+    def _match(self, ids: tuple[int, ...]) -> _Match:
+        """Follow a row down the forest as far as its ids are there."""
+        below, parent, node, num_found, num_in_node = self.roots, -1, -1, 0, 0
+        while num_found < len(ids) and (child := below.get(ids[num_found])) is not None:
             parent, node = node, child
-            shared = _num_common(self.nodes[node].ids, ids, at)
-            at += shared
-            if shared < len(self.nodes[node].ids):
+            num_in_node = _num_common(self.nodes[node].ids, ids, num_found)
+            num_found += num_in_node
+            if num_in_node < len(self.nodes[node].ids):
                 break
             below = self.children[node]
-        return parent, node, at, shared
+        return _Match(parent, node, num_found, num_in_node)
 
     def _new(self, ids: tuple[int, ...], parent: int, depth: int) -> int:
         self.nodes.append(Node(ids, parent, depth))
@@ -110,15 +124,15 @@ class ForestBuilder:
         return len(self.nodes) - 1
 
     def _split(self, node: int, at: int) -> int:
-        """Cut a node in two and return the upper part.
+        """Cut a node in two in front of its id `at`, and return the upper part.
 
-        The lower part keeps its number, so rows that end there still do.
+        The lower part keeps the node's number, so rows that end there still do.
         """
-        node_before = self.nodes[node]
-        upper = self._new(node_before.ids[:at], node_before.parent, node_before.depth)
-        self.tokens -= at
-        self.nodes[node] = Node(node_before.ids[at:], upper, node_before.depth + at)
-        self.children[upper] = {node_before.ids[at]: node}
+        uncut = self.nodes[node]
+        upper = self._new(uncut.ids[:at], uncut.parent, uncut.depth)
+        self.tokens -= at  # `_new` has counted them a second time
+        self.nodes[node] = Node(uncut.ids[at:], upper, uncut.depth + at)
+        self.children[upper] = {uncut.ids[at]: node}
         return upper
 
     def _below(self, parent: int) -> dict[int, int]:
@@ -127,9 +141,10 @@ class ForestBuilder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """The nodes of some rows; `paths[row]` are a row's nodes from its root on.
+    """The prefix trees of some rows; `paths[row]` are a row's nodes from its root on.
 
-    [enter, exit) of a node counts the nodes at and below it.
+    `enter` and `exit` number the nodes in depth-first order: the descendants of a node, itself
+    included, are those whose `enter` lies in [enter, exit) of the node.
     """
 
     nodes: tuple[Node, ...]
@@ -145,22 +160,22 @@ class Forest:
         >>> [node.ids for node in forest.nodes], forest.paths
         ([(3, 4), (1, 2), (9,), (7,)], ((1, 0), (1, 2), (3,)))
         """
-        grower = ForestBuilder()
-        ends = [grower.add(row) for row in rows]
+        builder = ForestBuilder()
+        last_nodes = [builder.add(row) for row in rows]
         paths = []
-        for end in ends:
-            path = [end]
-            while (parent := grower.nodes[path[-1]].parent) >= 0:
+        for node in last_nodes:
+            path = [node]
+            while (parent := builder.nodes[path[-1]].parent) >= 0:
                 path.append(parent)
             paths.append(tuple(reversed(path)))
-        enter, leave = _intervals(grower)
-        return cls(nodes=tuple(grower.nodes), paths=tuple(paths), enter=enter, exit=leave)
+        enter, leave = _intervals(builder)
+        return cls(nodes=tuple(builder.nodes), paths=tuple(paths), enter=enter, exit=leave)
 
     def over(self, rows: Sequence[int], *, cached: Pass | None = None) -> Pass:
-        """A pass over everything that these rows hold, except what `cached` holds already.
+        """A pass over the tokens of these rows, except those that `cached` has computed already.
 
-        A row whose end is cached adds nothing. Raises AlignmentError if `cached` itself uses a
-        cached pass.
+        A row that is cached whole adds nothing. Raises AlignmentError if `cached` uses the cache of
+        a further pass.
         """
         if cached is not None and cached.cached is not None:
             raise AlignmentError("a pass can stand on the cache of one other pass only")
@@ -169,8 +184,8 @@ class Forest:
         return _pack(self, wanted, cached)
 
     def part_of(self, below: Pass, rows: Sequence[int]) -> tuple[Pass, Tensor]:
-        """A pass over what `below` holds of these rows, and the place in `below` of each of its
-        tokens: all of the cache of `below` that a pass over these rows reads.
+        """The part of `below` that these rows go through, as a pass, and the index in `below` of
+        each of its tokens: what a pass over these rows needs of the KV cache of `below`.
 
         >>> forest = Forest.grow([(1, 2, 3), (1, 2, 9), (7,)])
         >>> part, place_Q = forest.part_of(forest.over([2, 0]), [1])
@@ -188,12 +203,11 @@ class Forest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).
+    """One forward over some nodes of a forest, e.g. forest.over([0, 1]); see `TreePlan`.
 
-    `cached` is the pass whose cache it uses. `starts[node]` is the index of a node's first token.
-    `position_Q` is a token's position in its rows: after a fork, counting goes on from the fork.
-    `interval_Q2` is [enter, exit) of each token's node. Tokens are numbered those of `cached`
-    first, then its own.
+    `cached` is the pass whose KV cache it uses. `starts[node]` is the index of a node's first token
+    in the forward. `position_Q` is a token's position in its rows: a branch goes on counting from
+    its fork. `interval_Q2` is [enter, exit) of each token's node.
     """
 
     forest: Forest
@@ -211,7 +225,7 @@ class Pass:
 
     @property
     def offset(self) -> int:
-        """The number of tokens in the cache below."""
+        """The number of tokens in the cache; 0 without one."""
         return self.cached.size if self.cached is not None else 0
 
     @property
@@ -237,7 +251,7 @@ class Pass:
         )
 
     def mask_QK(self, *, window: int | None = None) -> Tensor:
-        """The mask of visible tokens, from the intervals: an independent check on the chains.
+        """The attention mask from the intervals: an independent check on the chains.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).mask_QK().int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
@@ -247,7 +261,9 @@ class Pass:
         return dense_mask(self, window=window)
 
     def packed(self, row: int) -> Tensor:
-        """The index of each token of a row; AlignmentError if the pass does not hold the row.
+        """The index of each token of a row in [tokens of `cached`, tokens of the pass].
+
+        Raises AlignmentError if the pass does not hold the row.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).packed(1).tolist()
         [0, 2]
@@ -262,7 +278,8 @@ class Pass:
 
 
 def _num_common(node: tuple[int, ...], row: tuple[int, ...], at: int) -> int:
-    """The number of ids that a node and a row (from `at` on) share at their beginning."""
+    """The length of the common prefix of a node's ids and row[at:]; whole blocks are compared
+    first, as tuples compare fast."""
     limit, shared = min(len(node), len(row) - at), 0
     while (
         shared < limit and node[shared : shared + _BLOCK] == row[at + shared : at + shared + _BLOCK]
@@ -274,10 +291,10 @@ def _num_common(node: tuple[int, ...], row: tuple[int, ...], at: int) -> int:
     return shared
 
 
-def _intervals(grower: ForestBuilder) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Entry and exit numbers of every node in one walk over the forest."""
-    enter, leave, counter = [0] * len(grower.nodes), [0] * len(grower.nodes), 0
-    stack = [(node, False) for node in reversed(grower.roots.values())]
+def _intervals(builder: ForestBuilder) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(enter, exit) of every node, from one depth-first walk over the forest."""
+    enter, leave, counter = [0] * len(builder.nodes), [0] * len(builder.nodes), 0
+    stack = [(node, False) for node in reversed(builder.roots.values())]
     while stack:
         node, is_exit = stack.pop()
         if is_exit:
@@ -285,27 +302,28 @@ def _intervals(grower: ForestBuilder) -> tuple[tuple[int, ...], tuple[int, ...]]
             continue
         enter[node], counter = counter, counter + 1
         stack.append((node, True))
-        stack += [(child, False) for child in reversed(grower.children[node].values())]
+        stack += [(child, False) for child in reversed(builder.children[node].values())]
     return tuple(enter), tuple(leave)
 
 
 def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
-    """A pass over the wanted nodes, packed in chains.
+    """A pass over the wanted nodes, packed into chains.
 
-    A chain goes down to the child with the most tokens below it; the other children begin chains.
+    A chain goes on with the child that has the most tokens at and below it; each other child begins
+    a chain of its own.
     """
-    # 1. Children among the wanted nodes; a node without a wanted parent begins a chain.
+    # 1. The children of each wanted node; a node whose parent is not wanted begins a chain.
     children: dict[int, list[int]] = {node: [] for node in wanted}
     tops: list[int] = []
     for node in sorted(wanted, key=lambda n: forest.enter[n]):
         parent = forest.nodes[node].parent
         children[parent].append(node) if parent in wanted else tops.append(node)
-    # 2. Tokens at and below each node; children come after their parents in entry order.
+    # 2. The number of tokens at and below each node; backwards, so that children come first.
     weight = {node: len(forest.nodes[node].ids) for node in wanted}
     for node in sorted(wanted, key=lambda n: -forest.enter[n]):
         if (parent := forest.nodes[node].parent) in wanted:
             weight[parent] += weight[node]
-    # 3. Lay out the chains: the heaviest child continues its parent's chain.
+    # 3. Lay out the chains, parents before children.
     starts: dict[int, int] = {}
     chains: list[Chain] = []
     chain_of: dict[int, int] = {}
@@ -367,10 +385,8 @@ def _spans_above(
     chain_of: dict[int, int],
     cached: Pass | None,
 ) -> tuple[ForwardSpan, ...]:
-    """The spans above a chain, root first.
-
-    The parent's chain down to the fork, preceded by what is above that chain.
-    """
+    """The spans above a chain whose first node has this parent, root first: those above the
+    parent's chain, then that chain down to the fork. The parent may be in the cached pass."""
     if parent < 0:
         return ()
     end = forest.nodes[parent].depth + len(forest.nodes[parent].ids)

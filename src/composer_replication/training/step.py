@@ -1,20 +1,23 @@
-"""One optimiser step: every channel's loss on the step's inputs, one backward of the trunk for
-their sum, one update.
+"""One optimiser step of the reference trainer: losses of all channels, one backward, one update.
 
-A step, top to bottom:
-    score      each channel's unreduced values (forwards/channels.py), micro-batch by micro-batch
-    measure    the backward of each channel's mean ends at the final hidden states that predict its
-               tokens: there its gradient's norm is taken
-    add        total = sum of weight * mean / running mean norm; one backward of the trunk; the sum
-               over ranks; outliers are clipped; the optimiser's step
-    follow     a slow average moves towards the student, and TAID's mixture towards the teacher
-    report     status, tokens, loss and gradient norm per channel; a warning at once, a stop after
-               train.starved_steps bad steps
+training/loop.py draws the inputs of a step and calls `train_step`. In order:
 
-A step without any gradient (every group flat, no site, no pair) moves nothing: not the optimiser's
-moments either. Results do not depend on padding, on train.micro_tokens, or on the number of ranks
-(to rounding).
-Shapes: C channels.
+    count      loss tokens per channel over all ranks; this rank's share, cut into micro-batches
+    scale      each channel by weight / running mean of its gradient norm (losses/total.py)
+    forward    per micro-batch: final hidden states (forwards/passes.py), then each channel's
+               unreduced loss on detached copies of them (forwards/channels.py)
+    backward   from each loss to these copies, where the channel's gradient norm is taken; then once
+               through the model, with the gradient of the scaled sum of all channels
+    update     sum over ranks, clip outliers, step the optimiser; an EMA teacher follows the
+               student, and TAID's mixture moves towards its teacher
+    report     status, tokens, loss and gradient norm per channel; Health (run/health.py) warns of a
+               starved or dead channel, and stops the run after train.starved_steps such steps
+
+If no channel has a gradient (all groups flat, no site, no pair), neither the weights nor the
+optimiser's moments change. Up to rounding, results do not depend on padding, on train.micro_tokens
+or on the number of ranks.
+
+Shapes: C channels, M channel metrics, N loss tokens, D hidden size.
 """
 
 from __future__ import annotations
@@ -66,41 +69,42 @@ from composer_replication.training.run.state import Trainer
 def train_step(
     trainer: Trainer, inputs: StepInputs, *, step: int, run_logger: RunLogger | None = None
 ) -> dict[str, Any]:
-    """One optimiser step on the whole step's inputs, of which this rank takes its share; returns
-    the step's metrics.
+    """Take one optimiser step and return its metrics, as written to metrics.jsonl.
 
-    Raises AlignmentError if fewer rollouts were sampled than there are examples with an advantage,
-    StoppedError if a loss or a gradient is not finite, or if a channel stays starved or dead.
+    `inputs` are those of all ranks; each rank works on its share. Raises AlignmentError if there
+    are more examples with an advantage than sampled conversations, StoppedError if the loss or the
+    gradient is not finite, or if a channel stays starved or dead.
     """
     began, settings = time.perf_counter(), trainer.settings
-    # 1. Count over all ranks, and cut this rank's share into micro-batches.
+    # 1. Count loss tokens over all ranks, and cut this rank's share into micro-batches.
     inputs, control_metrics = with_hint_controls(trainer.config, inputs, step=step)
     counts = step_counts(inputs)
     work = (trainer.begin_step or StepWork)(trainer, inputs, counts, step=step)
-    fed: list[Channel] = [
+    trained: list[Channel] = [
         name
         for name, budget in budgets(settings, counts).items()
         if trainer.weights[name] and budget.tokens
     ]
-    # 2. Scale: each channel's weight, divided by the running mean of its gradient norm.
-    shares = _counted_shares(settings, counts)
-    first_time = _measure_first_norms(trainer, work, fed, shares=shares)
+    # 2. The factor of each channel: its weight, divided by the running mean of its gradient norm.
+    shares = _nonflat_shares(settings, counts)
+    newly_trained = _measure_first_norms(trainer, work, trained, shares=shares)
     scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
     if inputs.hint_sites:
         scales["hint"] *= min(1.0, counts.hint_views / inputs.hint_sites)
     metrics: dict[str, Any] = {"step": step + 1, **control_metrics}
     if step % settings.grad_every == 0:
-        metrics |= work.parameter_norms(fed)
+        metrics |= work.parameter_norms(trained)
     # 3. Forward and backward.
     observed = work.backward(scales)
-    # 4. Update the weights, and what follows them.
+    # 4. Update the weights, the references that follow them, and TAID's mixture.
     loss = sum(scales[name] * observed[name].loss for name in CHANNELS)
     update = work.update(loss=loss)
     metrics |= _move_taid(trainer, observed["hint"], step=step)
     # 5. Report, and stop if a channel has been silent for too long.
-    statuses = trainer.health.update_statuses(_as_health_reads_it(trainer, observed))
+    statuses = trainer.health.update_statuses(_steps_for_health(trainer, observed))
     for name, channel_step in observed.items():
-        if name not in first_time or settings.balance == "none":
+        # a channel's first norm is in its mean already
+        if name not in newly_trained or settings.balance == "none":
             trainer.means[name].add(channel_step.grad_norm / shares[name])
         metrics |= _channel_metrics(name, channel_step, statuses[name], scale=scales[name])
     metrics |= {**update, "step_s": round(time.perf_counter() - began, 4)}
@@ -111,9 +115,10 @@ def train_step(
 
 
 class StepWork:
-    """The forwards, backwards and the update of one step, in this process and its ranks.
+    """The forwards, backwards and update of one step, by this process and the other ranks.
 
-    A backend puts a class with the same methods into `Trainer.begin_step`.
+    A backend that runs the model elsewhere (backends/verl_run.py) gives `Trainer.begin_step` a
+    class with the same methods.
     """
 
     def __init__(self, trainer: Trainer, inputs: StepInputs, counts: Counts, *, step: int) -> None:
@@ -121,70 +126,77 @@ class StepWork:
         self.micros = rank_micro_batches(trainer, inputs)
 
     def measure(self) -> dict[Channel, ChannelStep]:
-        """Each channel's loss and gradient norm, without a backward of the trunk."""
+        """Each channel's loss and gradient norm at the final hidden states, without a backward
+        through the model."""
         return self._accumulate(None)
 
-    def parameter_norms(self, fed: Sequence[Channel]) -> dict[str, float]:
-        """The norm of each channel's gradient over the weights, by a separate backward."""
+    def parameter_norms(self, channels: Sequence[Channel]) -> dict[str, float]:
+        """The norm of each channel's gradient over the weights, by a backward for that channel
+        alone."""
         norms: dict[str, float] = {}
-        for name in fed:
+        for name in channels:
             self._accumulate({name: 1.0})
             norms[f"{name}/grad_norm_parameters"] = gradient_norm(self.trainer.trainable())
             self.trainer.optimiser.zero_grad()
         return norms
 
     def backward(self, scales: Mapping[Channel, float]) -> dict[Channel, ChannelStep]:
-        """Each channel's loss and gradient norm; the gradient of the scaled sum is left in the
-        weights."""
+        """Each channel's loss and gradient norm; the gradient of the scaled sum is accumulated in
+        the weights' `.grad`."""
         return self._accumulate(scales)
 
     def update(self, *, loss: float) -> dict[str, Any]:
-        """Move the weights; returns the metrics. Raises StoppedError for a gradient or a loss that
-        is not finite, before any weight has moved."""
+        """Update the weights and return metrics; raises StoppedError, before any weight has
+        changed, if `loss` or the gradient is not finite."""
         return _update(self.trainer, loss=loss, step=self.step)
 
     def _accumulate(self, scales: Mapping[Channel, float] | None) -> dict[Channel, ChannelStep]:
-        # the seed comes first: every pass of a step draws the same dropout
+        # seed first: every pass over the micro-batches of a step draws the same dropout
         self.trainer.seed(self.step)
         return accumulate(self.trainer, self.micros, self.counts, scales=scales)
 
 
-def _counted_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
-    """The share of what was sampled that a channel's mean is made of: below 1 for the policy's flat
-    groups, if the objective counts them.
+def _nonflat_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
+    """The share of sampled rollouts that are not of a flat group, for the policy channel if its
+    objective divides by all rollouts; 1 for the others.
 
-    The balance compares norms without this factor. With it, ten steps of more flat groups would be
-    scaled up again, and a policy that has nothing left to learn would move as far as one that has.
+    Flat groups make such an objective's gradient smaller by this factor. The running means are of
+    norms divided by it: otherwise the balance would scale the gradient up again after some steps,
+    and a policy with little left to learn would move as far as one with much.
     """
-    divided = reduction_of(settings.policy.objective) != "token_mean" and counts.rollouts > 0
-    return {
-        name: counts.rollouts / counts.sampled_rollouts if name == "policy" and divided else 1.0
-        for name in CHANNELS
-    }
+    shares: dict[Channel, float] = dict.fromkeys(CHANNELS, 1.0)
+    counts_flat_groups = reduction_of(settings.policy.objective) != "token_mean"
+    if counts_flat_groups and counts.rollouts > 0:
+        shares["policy"] = counts.rollouts / counts.sampled_rollouts
+    return shares
 
 
 def _measure_first_norms(
-    trainer: Trainer, work: StepWork, fed: Sequence[Channel], *, shares: Mapping[Channel, float]
+    trainer: Trainer,
+    work: StepWork,
+    trained: Sequence[Channel],
+    *,
+    shares: Mapping[Channel, float],
 ) -> list[Channel]:
-    """Give each channel that is fed for the first time a norm to be divided by, before anything
-    moves; returns these channels."""
-    first_time: list[Channel] = [name for name in fed if not trainer.means[name].weight]
-    if first_time and trainer.settings.balance == "grad_norm":
+    """Start the running mean of each channel that has tokens for the first time, so that its first
+    gradient is divided by a norm too; returns these channels."""
+    newly_trained: list[Channel] = [name for name in trained if not trainer.means[name].weight]
+    if newly_trained and trainer.settings.balance == "grad_norm":
         for name, channel_step in work.measure().items():
-            if name in first_time:
+            if name in newly_trained:
                 trainer.means[name].add(channel_step.grad_norm / shares[name])
-    return first_time
+    return newly_trained
 
 
 def _update(trainer: Trainer, *, loss: float, step: int) -> dict[str, Any]:
-    """Clip the gradients, step the optimiser, and let slow averages follow; returns the metrics.
+    """Clip the gradients, step the optimiser and the EMA teacher; returns the metrics.
 
-    Raises StoppedError if the loss or the gradient is not finite, before any weight has moved.
+    Raises StoppedError, before any weight has changed, if the loss or the gradient is not finite.
     """
     rate, norm = learning_rate(trainer.settings, step), gradient_norm(trainer.trainable())
     check_finite(loss=loss, norm=norm, step=step)
     clipped = False
-    if norm > 0:  # AdamW moves weights on a gradient of 0 too: by momentum and by weight decay
+    if norm > 0:  # on a zero gradient AdamW would still move the weights: momentum, weight decay
         clipped = trainer.clip.apply(trainer.trainable(), norm=norm)
         set_learning_rate(trainer.optimiser, rate)
         trainer.optimiser.step()
@@ -219,8 +231,8 @@ def _channel_metrics(
 
 
 def _move_taid(trainer: Trainer, hint_step: ChannelStep, *, step: int) -> dict[str, float]:
-    """The share of the teacher in TAID's mixture, as a metric; then the step's mean moves it. A
-    step without a site leaves it alone."""
+    """Update t, the teacher's share in TAID's mixture, by the step's mean loss; returns the t that
+    this step used, as a metric. A step without hint tokens leaves t as it is."""
     models = trainer.models
     if not trainer.settings.hint.weight or trainer.settings.hint.divergence != "taid":
         return {}
@@ -230,31 +242,31 @@ def _move_taid(trainer: Trainer, hint_step: ChannelStep, *, step: int) -> dict[s
     return metrics
 
 
-def _as_health_reads_it(
+def _steps_for_health(
     trainer: Trainer, observed: dict[Channel, ChannelStep]
 ) -> dict[Channel, ChannelStep]:
-    """The channels with credit's size where health reads a gradient norm.
+    """The measurements as health should judge them.
 
-    Under credit the hint channel has no gradient of its own; its loss, the mean change of the
-    advantages, takes the norm's place, so "dead" means that credit moves nothing.
+    If hints act as credit on the policy's advantages, the hint channel has no gradient of its own.
+    Its "loss", the mean change of an advantage, then stands in for the gradient norm: the channel
+    is "dead" if credit changes no advantage.
     """
     if not trainer.settings.hint.is_credit:
         return observed
-    credit: Channel = "hint"
-    return {
-        **observed,
-        credit: dataclasses.replace(observed[credit], grad_norm=observed[credit].loss),
-    }
+    steps = dict(observed)
+    steps["hint"] = dataclasses.replace(observed["hint"], grad_norm=observed["hint"].loss)
+    return steps
 
 
 def with_hint_controls(
     config: Config, inputs: StepInputs, *, step: int
 ) -> tuple[StepInputs, dict[str, int]]:
-    """The inputs with what train.hint asks of their views, and metrics: how many views were left
-    out because there is no other hint to compare them with (`hint/no_donor`), and how many keep
-    their whole message because its decision is not known (`hint/unfocused`).
+    """Apply train.hint.focus and train.hint.contrast to the hint views; the same on every rank.
 
-    Raises ConfigError for views that cannot have it. The same on every rank.
+    `focus = "decision"` narrows a view's target to the decision's tokens; metric `hint/unfocused`
+    counts the views whose decision is not known, which keep the whole message. `contrast` adds
+    another site's hint to each view; metric `hint/no_donor` counts the views left out because no
+    other hint fits. Raises ConfigError for views that these settings do not suit.
     """
     settings = config.train.hint
     metrics: dict[str, int] = {}
@@ -276,18 +288,18 @@ def with_hint_controls(
 
 
 def step_counts(inputs: StepInputs) -> Counts:
-    """Global counts of a step, from the inputs that every rank holds.
+    """Counts of a step over all ranks; no communication, as every rank holds the whole inputs.
 
-    Example: of 6 rollouts 2 came of a group with equal rewards: .rollouts -> 4, .sampled_rollouts
-    -> 6 (num_rollouts=6)
+    Example: 6 rollouts were sampled (num_rollouts=6), 2 of them in a flat group: `rollouts` is 4,
+    `sampled_rollouts` is 6.
     """
     counts = count(inputs.examples, inputs.pairs)
     if inputs.num_rollouts is None:
         return counts
-    most = max(inputs.num_rollouts, inputs.num_conversations)
-    if counts.rollouts > most:
+    num_sampled = max(inputs.num_rollouts, inputs.num_conversations)
+    if counts.rollouts > num_sampled:
         raise AlignmentError(
-            f"{counts.rollouts} examples have an action with an advantage, but only {most}"
+            f"{counts.rollouts} examples have an action with an advantage, but only {num_sampled}"
             " conversations were sampled"
         )
     return dataclasses.replace(counts, sampled_rollouts=inputs.num_rollouts)
@@ -312,12 +324,15 @@ def rank_micro_batches(trainer: Trainer, inputs: StepInputs) -> list[Micro]:
 def accumulate(
     trainer: Trainer, micros: list[Micro], counts: Counts, *, scales: Mapping[Channel, float] | None
 ) -> dict[Channel, ChannelStep]:
-    """Score every micro-batch of this rank; with `scales`, also backward their scaled sum. The
-    result is summed over ranks."""
+    """The losses and gradient norms of this rank's micro-batches, summed over ranks.
+
+    With `scales`, the gradient of the scaled sum of the channels is accumulated in the weights and
+    summed over ranks, too; None only measures.
+    """
     models, device = trainer.models, trainer.accelerator.device
-    # columns: tokens, loss, squared norm
+    # (C, 3): tokens, loss, squared gradient norm
     sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=device)
-    # columns: sum, number of values
+    # (M, 2): sum, number of values
     metric_sums = torch.zeros(len(CHANNEL_METRICS), 2, dtype=torch.float64, device=device)
     with joined(models):
         _score_micro_batches(
@@ -326,7 +341,7 @@ def accumulate(
     if trainer.accelerator.num_processes > 1:
         sums, metric_sums = _over_ranks(trainer, sums), _over_ranks(trainer, metric_sums)
     if trainer.accelerator.num_processes > 1 and scales is not None and models.sharding is None:
-        # a rank without this channel adds zeros: one that skipped the call would hang the others
+        # a rank without tokens adds zeros: the others would wait for ever for one that skipped
         for parameter in trainer.trainable():
             grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
             parameter.grad = _over_ranks(trainer, grad)
@@ -342,8 +357,8 @@ def _score_micro_batches(
     sums: Tensor,
     metric_sums: Tensor,
 ) -> None:
-    """Score this rank's micro-batches into `sums` and `metric_sums`; with `scales`, also backward
-    their scaled sum."""
+    """Add this rank's micro-batches to `sums` (C, 3) and `metric_sums` (M, 2), in place; with
+    `scales`, run the backward of their scaled sum."""
     models, device = trainer.models, trainer.accelerator.device
     for number, (examples, pairs) in enumerate(micros, 1):
         trainer.on_progress(
@@ -351,17 +366,17 @@ def _score_micro_batches(
         )
         batch = collate(examples, pairs, pad_id=models.student.pad_id).to(device)
         required = RequiredForwards.of(trainer.settings, batch)
-        # measuring walks back to the detached leaves only: the trunk needs no graph
+        # to measure, gradients at the detached hidden states are enough: no graph of the model
         with nullcontext() if scales is not None else torch.no_grad():
             forwards = run_passes(models, batch, required).detached_leaves()
         losses = losses_on(models, batch, forwards=forwards, required=required, counts=counts)
-        # a loop variable of `losses` would keep the last channel's graph alive
+        # not `for loss in losses`: the loop variable would keep the last channel's graph alive
         for name, values in ((loss.name, loss.metrics) for loss in losses):
             for key, value_N in values.items():
                 metric_sums[CHANNEL_METRICS.index((name, key))] += torch.stack(
                     [value_N.double().sum(), metric_sums.new_tensor(len(value_N))]
                 )
-        while losses:  # a channel's graph is let go of as soon as it is walked back
+        while losses:  # pop each, so that its graph is freed right after its backward
             leaves = [leaf for _, leaf in forwards.leaves or ()]
             measure_channels(sums, [losses.pop(0)], leaves, scales=scales)
         if scales is not None:
@@ -371,16 +386,21 @@ def _score_micro_batches(
 def channel_steps_of_sums(
     settings: TrainSettings, counts: Counts, *, sums: Tensor, metric_sums: Tensor
 ) -> dict[Channel, ChannelStep]:
-    """The metrics of each channel in a step. Raises AlignmentError if another number of tokens
-    reached a loss than was counted beforehand."""
+    """What each channel measured in a step, from the sums over all ranks: `sums` (C, 3) and
+    `metric_sums` (M, 2), as in `accumulate`.
+
+    Raises AlignmentError if the losses saw another number of tokens than `counts` says.
+    """
     expected = budgets(settings, counts)
     means = {
-        place: total / number
-        for place, (total, number) in zip(CHANNEL_METRICS, metric_sums.tolist(), strict=True)
-        if number
+        channel_and_key: total / num_values
+        for channel_and_key, (total, num_values) in zip(
+            CHANNEL_METRICS, metric_sums.tolist(), strict=True
+        )
+        if num_values
     }
     channel_steps: dict[Channel, ChannelStep] = {}
-    for name, (tokens, loss, squares) in zip(CHANNELS, sums.tolist(), strict=True):
+    for name, (tokens, loss, squared_norm) in zip(CHANNELS, sums.tolist(), strict=True):
         if tokens not in (0, expected[name].tokens):
             raise AlignmentError(
                 f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name].tokens}"
@@ -390,7 +410,7 @@ def channel_steps_of_sums(
             inputs=expected[name].inputs,
             tokens=int(tokens),
             loss=loss,
-            grad_norm=math.sqrt(squares),
+            grad_norm=math.sqrt(squared_norm),
             metrics={key: mean for (channel, key), mean in means.items() if channel == name},
         )
     return channel_steps
@@ -408,12 +428,12 @@ def measure_channels(
     *,
     scales: Mapping[Channel, float] | None = None,
 ) -> None:
-    """Add each channel's tokens, mean and squared gradient norm at the final hidden states to its
-    row of `sums`, on its device.
+    """Add each loss's tokens, mean and squared gradient norm to its channel's row of `sums` (C, 3).
 
-    With `scales`, the gradient times the channel's scale is added to the hidden states and to the
-    head's weights. The norm is 0 if the loss does not reach the hidden states. Nothing is read
-    back, so a GPU is not waited for.
+    The norm is that of the gradient at `hidden`, the final hidden states; 0 if the loss does not
+    depend on them. With `scales`, that gradient times the channel's scale is also accumulated in
+    the `.grad` of the hidden states and of the output head. Everything stays on the device, without
+    a synchronisation.
     """
     for loss in losses:
         mean, row = loss.mean_part(), sums[CHANNELS.index(loss.name)]
@@ -427,16 +447,16 @@ def measure_channels(
             ):
                 row[2] += 0.0 if grad is None else grad.double().square().sum()
             continue
-        # a leaf (ForwardResults.predictors) belongs to one channel's loss
-        untouched = [h for h in hidden if h.grad is None]
+        # each leaf (ForwardResults.predictors) belongs to one loss: those without .grad are ours
+        without_grad = [h for h in hidden if h.grad is None]
         mean.backward(torch.full_like(mean, scale))
-        for h in untouched:
+        for h in without_grad:
             if h.grad is not None:
                 row[2] += (h.grad.double() / scale).square().sum()
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:
-    """The norm of all gradients together, of all ranks' shards if they are sharded; 0 if there is
-    none."""
+    """The global L2 norm of the gradients, over all ranks' shards if they are sharded; 0 if no
+    parameter has a gradient."""
     grads = [p.grad for p in parameters if p.grad is not None]
     return float(unsharded(torch.nn.utils.get_total_norm(grads))) if grads else 0.0

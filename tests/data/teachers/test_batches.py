@@ -24,7 +24,8 @@ from composer_replication.core.errors import (
 from composer_replication.core.teacher import Bought, Request, worst_usd
 from composer_replication.data.teachers import batch_queue
 from composer_replication.data.teachers.asking import Asker, RetryPolicy
-from composer_replication.data.teachers.ledger import NANO, Ledger, Totals
+from composer_replication.data.teachers.booked_cost import NANO
+from composer_replication.data.teachers.ledger import Ledger, Totals
 from composer_replication.data.teachers.open import check_no_batch
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from tests.data.teachers.batch_endpoint import BATCH_SHARE, BatchEndpoint

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Price, Request, TeacherReply
 from composer_replication.data.teachers.asking import Asker, RateLimits, RetryPolicy
-from composer_replication.data.teachers.ledger import LEDGER_NAME, NANO, Ledger, to_nano
+from composer_replication.data.teachers.booked_cost import NANO, to_nano
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.fake_teacher import FakeTeacher, reply, request
 
 OUTCOMES = ("ok", "ok", "ok", "no_usage", "refused", "cut", "fault", "hang", "kill")

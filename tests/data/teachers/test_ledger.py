@@ -11,13 +11,12 @@ import pytest
 from composer_replication.core.errors import BudgetError, DataError
 from composer_replication.core.teacher import Bought, Price, Usage, prompt_sha, request_key
 from composer_replication.core.trace import ToolCall
+from composer_replication.data.teachers.booked_cost import cost_of, to_nano
 from composer_replication.data.teachers.ledger import (
     LEDGER_NAME,
     Busy,
     Call,
     Ledger,
-    cost_of,
-    to_nano,
 )
 from tests.data.teachers.fake_teacher import FakeTeacher, calling, reply, request, says
 

@@ -22,7 +22,7 @@ from composer_replication.core.errors import (  # noqa: E402
 )
 from composer_replication.training.diloco import blob_store  # noqa: E402
 from composer_replication.training.diloco.blob_store import ObjectStore, open_store  # noqa: E402
-from composer_replication.training.diloco.looks import Timing  # noqa: E402
+from composer_replication.training.diloco.polling import Timing  # noqa: E402
 from composer_replication.training.diloco.round_records import (  # noqa: E402
     Commit,
     commit_key,

@@ -18,7 +18,7 @@ from composer_replication.core.config.root import Config  # noqa: E402
 from composer_replication.core.errors import SlotTakenError  # noqa: E402
 from composer_replication.training.diloco.blob_store import ObjectStore  # noqa: E402
 from composer_replication.training.diloco.exchange import Exchange  # noqa: E402
-from composer_replication.training.diloco.looks import Timing  # noqa: E402
+from composer_replication.training.diloco.polling import Timing  # noqa: E402
 from composer_replication.training.diloco.replica import Replica, SyncResult  # noqa: E402
 from composer_replication.training.diloco.round_records import SPEC, Spec  # noqa: E402
 from composer_replication.training.diloco.shared_training import (  # noqa: E402

@@ -19,7 +19,7 @@ from torch import Tensor  # noqa: E402
 
 from composer_replication.training.diloco.blob_store import ObjectStore  # noqa: E402
 from composer_replication.training.diloco.flat_weights import vector_sha256  # noqa: E402
-from composer_replication.training.diloco.looks import Timing  # noqa: E402
+from composer_replication.training.diloco.polling import Timing  # noqa: E402
 from composer_replication.training.diloco.round_records import (  # noqa: E402
     Commit,
     Spec,

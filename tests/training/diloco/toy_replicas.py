@@ -22,7 +22,7 @@ from composer_replication.training.diloco.flat_weights import (
     schema_sha256,
     vector_sha256,
 )
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 from tests.training.diloco.faulty_stores import DyingStore

@@ -1,8 +1,13 @@
-"""Hints for the sites of a session: a writer per kind, checked before they are kept.
+"""Sites -> hints: write at most one hint per mistake, and keep only those that leak nothing.
 
-report = write_hints(session, sites, settings=HintsSettings())
-report.hints[0].text -> "Reminder: available tools: Bash, Edit, Read."
-report.refused[0].reason -> "too_long"
+Third stage of the data pipeline, after `find_sites`. Each hint is written (`_draft`) by the writer
+of its kind of mistake and then checked (`check_drafts`): the hint channel puts it in the teacher's
+context, and a teacher that is told the repair would teach the student to copy an answer that it
+cannot see. Most checks are for words that only later turns contain (leak.py).
+
+    report = write_hints(session, sites, settings=HintsSettings())
+    report.hints[0].text  # "Reminder: available tools: Bash, Edit, Read."
+    report.refused[0].reason  # "too_long"
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from composer_replication.data.hints.context import (
 from composer_replication.data.hints.decisions import decision_of
 from composer_replication.data.hints.leak import (
     Gram,
+    Leak,
     Occurrences,
     argument_turns,
     find_copied_call,
@@ -63,10 +69,15 @@ KNOWN_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A hint that was written but not kept, with the reason and the words that caused it.
+    """A hint that was written but failed a check. `detail` quotes the words that failed it.
 
-    Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call", "names_the_mistake",
-    "gives_the_answer" (a person's words that say what a later call did).
+    Reasons:
+    - "empty", "too_long" (`hints.max_words`);
+    - "quotes_later_text": a passage or name that only turns after the mistake contain;
+    - "copies_later_call": it quotes an argument of a later call;
+    - "names_the_mistake": it names the wrong operand, or forbids something;
+    - "gives_the_answer": a person's words that say what a later call then did.
+
     Example: Refusal(site_id="s1:7:c1", kind="file_missing", writer="mine",
     reason="quotes_later_text", detail="src/b.py (turn 9)")
     """
@@ -80,12 +91,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintReport:
-    """The hints kept, those refused, and the mistakes for which no writer had anything to say.
+    """What became of each site: a hint, a refused hint, or none.
 
-    `without` counts by kind the mistakes whose writers returned None; `left_out` the sites of other
-    categories. `warned` counts the kept hints of the user's own rules and writers that name the
-    mistaken operand or forbid something: a person may say "never", but it makes a model likelier to
-    do it.
+    `without` counts, by kind, the mistakes for which no writer had anything to say; `left_out` the
+    sites that are no mistakes, so get no hint. `warned` counts kept hints of the user's own rules
+    and writers that name the wrong operand or forbid something. From a built-in writer these would
+    be refused, because naming a mistake makes it likelier; the user may decide otherwise.
     """
 
     hints: tuple[Hint, ...] = ()
@@ -102,7 +113,7 @@ class HintReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintDraft:
-    """A hint as it was written, before anything was checked; `knows` is what hindsight it used."""
+    """A hint before its checks. `knows`: the hindsight that it used, as in `Hint.knows`."""
 
     context: SiteContext
     text: str
@@ -111,12 +122,12 @@ class HintDraft:
 
 
 def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSettings) -> HintReport:
-    """At most one hint per mistake of this session, in the order of the sites; nothing is kept that
-    quotes a later turn.
+    """Write and check the hints of one session, at most one per mistake, in the order of the sites.
 
-    Order of writers: the one set for the kind, a rule of the user's that names the kind, the
-    built-in of the kind, a rule that names the tool. Raises ConfigError for a writer that does not
-    exist, SiteError for a site of another session.
+    The writer that `hints.writers` sets for a kind is the only one asked. Without one, the first
+    that has something to say writes the hint: a rule of `hints.rules_file` that names the kind, the
+    built-in writer of the kind, a rule that names the tool. Raises ConfigError for a writer that
+    does not exist, SiteError for a site of another session.
     """
     rules = read_rules(settings.rules_file)
     drafts: list[HintDraft] = []
@@ -144,17 +155,22 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
         max_words=settings.max_words,
         no_answers=settings.no_answers,
     )
+    hints: list[Hint] = []
+    refused: list[Refusal] = []
+    warned = 0
+    for draft, outcome in zip(drafts, checked, strict=True):
+        if isinstance(outcome, Refusal):
+            refused.append(outcome)
+            continue
+        hints.append(outcome)
+        if _is_users(draft) and _named_mistake(draft):
+            warned += 1
     return HintReport(
-        hints=tuple(checked_draft for checked_draft in checked if isinstance(checked_draft, Hint)),
-        refused=tuple(
-            checked_draft for checked_draft in checked if isinstance(checked_draft, Refusal)
-        ),
+        hints=tuple(hints),
+        refused=tuple(refused),
         without=dict(sorted(without.items())),
         left_out=left_out,
-        warned=sum(
-            isinstance(checked_draft, Hint) and _is_users(draft) and bool(_named_mistake(draft))
-            for draft, checked_draft in zip(drafts, checked, strict=True)
-        ),
+        warned=warned,
     )
 
 
@@ -166,54 +182,68 @@ def check_drafts(
     max_words: int,
     no_answers: bool = True,
 ) -> list[Hint | Refusal]:
-    """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or
-    quote what came later; a built-in writer or a reader may not name the mistake either."""
+    """Check the drafts of one session; each becomes a Hint or, if it fails, a Refusal.
+
+    No hint may be empty, too long, or quote what came later. Only the user's own may name the
+    mistake. Drafts that quote a person have rules of their own (`_check_persons_words`).
+    """
     occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
     arguments = argument_turns(session)
-    free = grams((*_fixed_words(), *_tool_words(session), *rules))
+    allowed = grams((*_fixed_words(), *_tool_words(session), *rules))
     checked: list[Hint | Refusal] = []
     for draft in drafts:
         if PERSON in draft.knows:
             checked.append(
-                _check_persons(
+                _check_persons_words(
                     draft, occurrences=occurrences, max_words=max_words, no_answers=no_answers
                 )
             )
             continue
-        refusal = _refusal(
-            draft, occurrences=occurrences, arguments=arguments, free=free, max_words=max_words
+        refusal = _find_refusal(
+            draft,
+            occurrences=occurrences,
+            arguments=arguments,
+            allowed=allowed,
+            max_words=max_words,
         )
         checked.append(_hint(draft) if refusal is None else refusal)
     return checked
 
 
-def _check_persons(
+def _check_persons_words(
     draft: HintDraft, *, occurrences: Occurrences, max_words: int, no_answers: bool
 ) -> Hint | Refusal:
-    """A person's words may come from after the message and forbid it, but where they are what a
-    later call then does, they are marked or left out."""
-    site, num_words = draft.context.site, len(draft.text.split())
+    """Check a hint that repeats what a person typed about the message.
+
+    People comment on a message after it was written, so a quote from later is allowed here, and so
+    is a prohibition. But if a later call does what they said, the words are the answer: the hint is
+    refused, or (`hints.no_answers = false`) kept and marked "later:answer".
+    """
+    num_words = len(draft.text.split())
+    if num_words > max_words:
+        return _refuse(draft, "too_long", f"{num_words} words, hints.max_words is {max_words}")
     answer = answer_in_words(
         draft.text,
         session=draft.context.session,
-        site_turn=site.turn,
+        site_turn=draft.context.site.turn,
         occurrences=occurrences,
     )
-    reason, detail = "", ""
-    if num_words > max_words:
-        reason, detail = "too_long", f"{num_words} words, hints.max_words is {max_words}"
-    elif answer is not None and no_answers:
-        reason, detail = "gives_the_answer", f"{answer[0]} (turn {answer[1]})"
-    if reason:
-        return Refusal(
-            site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail
-        )
-    if answer is not None:
-        draft = replace(draft, knows=(*draft.knows, ANSWER))
-    return _hint(draft)
+    if answer is None:
+        return _hint(draft)
+    if no_answers:
+        return _refuse(draft, "gives_the_answer", f"{answer[0]} (turn {answer[1]})")
+    return _hint(replace(draft, knows=(*draft.knows, ANSWER)))
+
+
+def _refuse(draft: HintDraft, reason: str, detail: str) -> Refusal:
+    site = draft.context.site
+    return Refusal(
+        site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail
+    )
 
 
 def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None:
+    """The text of the first writer that returns one; None if none does."""
     for name, writer in _writers(context.site.kind, settings=settings):
         if writer in KNOWS:
             text = writer(context)
@@ -246,8 +276,8 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None
 
 @lru_cache(maxsize=64)
 def _warn_of_kinds(unknown: tuple[str, ...]) -> None:
-    """Warn, once, of writers for kinds that no built-in detector gives: mistyped, or named by the
-    user's own detector."""
+    """Warn of entries in `hints.writers` for kinds that no built-in detector gives: mistyped, or
+    kinds of the user's own detector. The cache makes it one warning, not one per session."""
     for kind in unknown:
         near = did_you_mean(kind, KNOWN_KINDS)
         warnings.warn(
@@ -260,100 +290,98 @@ def _warn_of_kinds(unknown: tuple[str, ...]) -> None:
 
 
 def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
-    chosen: list[tuple[str, Writer]] = []
+    """The writers for a kind of mistake, with their names, in the order in which they are asked."""
     if name := settings.writers.get(kind):
-        return [
-            (
-                name,
-                BUILT_IN.get(name)
-                or load_function(name, setting=f"hints.writers.{kind}", built_in=BUILT_IN),
-            )
-        ]
-    chosen.append(("rules", kind_rule))
+        writer = BUILT_IN.get(name) or load_function(
+            name, setting=f"hints.writers.{kind}", built_in=BUILT_IN
+        )
+        return [(name, writer)]
+    writers: list[tuple[str, Writer]] = [("rules", kind_rule)]
     if kind in WRITERS:
-        chosen.append((WRITERS[kind].__name__, WRITERS[kind]))
-    chosen.append(("rules", tool_rule))
-    return chosen
+        writers.append((WRITERS[kind].__name__, WRITERS[kind]))
+    writers.append(("rules", tool_rule))
+    return writers
 
 
-def _refusal(
+def _find_refusal(
     draft: HintDraft,
     *,
     occurrences: Occurrences,
     arguments: Mapping[str, Sequence[int]],
-    free: set[Gram],
+    allowed: set[Gram],
     max_words: int,
 ) -> Refusal | None:
-    context, site, num_words = draft.context, draft.context.site, len(draft.text.split())
-
-    def refuse(reason: str, detail: str) -> Refusal:
-        return Refusal(
-            site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail
-        )
-
+    """The first check that a hint fails, cheapest first; None if it passes all."""
+    num_words = len(draft.text.split())
     if not _WORD.search(draft.text):
-        return refuse("empty", "the hint holds no word")
+        return _refuse(draft, "empty", "the hint holds no word")
     if num_words > max_words:
-        return refuse("too_long", f"{num_words} words, hints.max_words is {max_words}")
-    leak = find_leak(
+        return _refuse(draft, "too_long", f"{num_words} words, hints.max_words is {max_words}")
+    leak = _leak_in(draft, occurrences=occurrences, allowed=allowed) or find_copied_call(
         draft.text,
-        session=context.session,
-        site_turn=site.turn,
-        occurrences=occurrences,
-        allowed=free,
+        session=draft.context.session,
+        site_turn=draft.context.site.turn,
+        arguments=arguments,
     )
-    # a listing shows names and its folder apart: the whole path is known from it all the same
     if leak is not None:
-        places = track_places(context)  # and so is where the shell stands, from its `cd`s above
-        listed = free | grams(
-            (
-                *places.names.values(),
-                *known_paths_near(context),
-                *(folder for folder in (places.cwd, *places.folder_of_call.values()) if folder),
-            )
-        )
-        leak = find_leak(
+        return _refuse(draft, leak.reason, f"{leak.words} (turn {leak.turn})")
+    named = "" if _is_users(draft) else _named_mistake(draft)
+    return _refuse(draft, "names_the_mistake", named) if named else None
+
+
+def _leak_in(draft: HintDraft, *, occurrences: Occurrences, allowed: set[Gram]) -> Leak | None:
+    """The first words of a hint that only later turns contain; None if there are none.
+
+    Paths need a second look. A listing of `src` that shows `a.py` makes `src/a.py` known, though
+    these letters stand nowhere above; the same holds for folders that the shell went to by `cd`.
+    """
+    context = draft.context
+
+    def find(allowed: set[Gram]) -> Leak | None:
+        return find_leak(
             draft.text,
             session=context.session,
-            site_turn=site.turn,
+            site_turn=context.site.turn,
             occurrences=occurrences,
-            allowed=listed,
+            allowed=allowed,
         )
-    leak = leak or find_copied_call(
-        draft.text, session=context.session, site_turn=site.turn, arguments=arguments
-    )
-    if leak is not None:
-        return refuse(leak.reason, f"{leak.words} (turn {leak.turn})")
-    named = "" if _is_users(draft) else _named_mistake(draft)
-    return refuse("names_the_mistake", named) if named else None
+
+    if find(allowed) is None:
+        return None
+    places = track_places(context)  # slow, so only for hints that seem to leak
+    folders = [folder for folder in (places.cwd, *places.folder_of_call.values()) if folder]
+    return find(allowed | grams((*places.names.values(), *known_paths_near(context), *folders)))
 
 
 def _named_mistake(draft: HintDraft) -> str:
-    """The part of a hint that makes the mistake more likely: its operand, or a prohibition; "" if
-    none.
+    """The words of a hint that would make the mistake likelier: the wrong operand, or a
+    prohibition such as "do not"; "" if there are none.
 
-    A schema may hold any word, so the words of a listing are read for operands alone.
+    A hint that lists a schema, or what was seen above, may hold such words by chance ("never" in a
+    parameter's name): there only operands are looked for.
     """
-    lists = {"schema", "calls_seen", "paths_seen", "refs_seen"} & set(draft.knows)
-    return named_operand(draft.text, draft.context) or ("" if lists else prohibition(draft.text))
+    lists_things = {"schema", "calls_seen", "paths_seen", "refs_seen"} & set(draft.knows)
+    operand = named_operand(draft.text, draft.context)
+    return operand or ("" if lists_things else prohibition(draft.text))
 
 
 def _is_users(draft: HintDraft) -> bool:
-    """Whether a person wrote the hint: a rule of theirs, or their own writer."""
+    """Whether the hint is a rule of the user's, or from the user's own writer."""
     return "rules" in draft.knows or "custom" in draft.knows
 
 
 def _fixed_words() -> list[str]:
-    """The templates' own words between their blanks, and the option that every help is asked for
-    with: a later message that reads the help is not quoted by the advice to read it."""
+    """Words that any hint may contain: the templates' own, and `--help`, because many hints advise
+    to read a program's help, and the model's next call often does that."""
     words = [part for template in TEMPLATES.values() for part in re.split(r"\{\w+\}", template)]
     return [*words, "--help"]
 
 
 def _tool_words(session: Session) -> list[str]:
-    """The model's information about its tools: the list of names, and each description and schema.
+    """What the model was told about its tools: names, descriptions, schemas.
 
-    Of an inferred list only the names count: its schemas come from calls, later ones too.
+    If the log holds no tool list, it was inferred from the session's calls. Then only the names
+    count, since a schema may come from calls after the mistake.
     """
     listed = ", ".join(t.name for t in session.tools)
     if session.tools_origin != "log":
@@ -363,6 +391,7 @@ def _tool_words(session: Session) -> list[str]:
 
 
 def _hint(draft: HintDraft) -> Hint:
+    """The hint of a draft that passed its checks, with what the audit and the window need."""
     site = draft.context.site
     target_words = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
     words = [w.lower() for w in _WORD.findall(draft.text)]

@@ -1,7 +1,18 @@
-"""Find the sites of a session with the built-in detectors and the user's own, one site per call.
+"""Session -> sites: run all detectors over a session and merge what they report.
 
-sites = find_sites(session, settings=SitesSettings())
-[s.kind for s in sites if s.category == "mistake"] -> ["file_missing", "edit_no_match"]
+Second stage of the data pipeline: `ingestion` gives sessions, and hints, pairs and examples are
+made for the sites found here. There are two sources of sites:
+
+- detectors (`sites.detectors`, built-in or the user's own) read what the log shows of each call: an
+  error result, a failed check, the same call made again;
+- signals (`sites.signals`) read what happened later: a person rejected or corrected the message, an
+  edit was taken back, a check failed on it. They are uncertain, so each has a confidence and none
+  is trained on unless `sites.train_kinds` names its kind.
+
+Several may report the same call; at most one site is kept per call.
+
+    sites = find_sites(session, settings=SitesSettings())
+    [s.kind for s in sites if s.category == "mistake"]  # ["file_missing", "edit_no_match"]
 """
 
 from __future__ import annotations
@@ -51,8 +62,10 @@ SIGNALS: dict[str, Detector] = {
     "waste": waste,
 }
 NO_VERDICTS: Verdicts = MappingProxyType({})
-_NO_FAULT: frozenset[Category] = frozenset(("environment", "benign"))
-"""Failures of nobody; the second in a row of a call can still be waste."""
+_SiteKey = tuple[int, str | None]
+"""Turn and call id (None: the whole message). One site is kept for each."""
+_NOBODYS_FAULT: frozenset[Category] = frozenset(("environment", "benign"))
+"""Failures that nobody caused, such as a time-out. To run into the same one again is waste."""
 RECOVERY_WARNING = (
     'sites.site = "recovery" trains the turn after an error, not the mistaken one: its context'
     " already holds the error, and the mistake itself gets no gradient"
@@ -62,94 +75,109 @@ RECOVERY_WARNING = (
 def find_sites(
     session: Session, *, settings: SitesSettings, verdicts: Verdicts = NO_VERDICTS
 ) -> list[Site]:
-    """Find the sites of a session, in order of turn and call; if several detectors report one call,
-    a mistake wins, then the earlier detector.
+    """Find the sites of a session, at most one per call, in the order of the calls.
 
-    `verdicts` are those of a reader model on the sites of `sites.signals`, if one is set.
+    If several detectors report one call, a mistake wins, then the detector that `sites.detectors`
+    names first. A signal adds a site only where no detector reports the call, with few exceptions
+    (`_merge_signal`). `verdicts` are those of a reader model on the candidates of the signals.
+
     Raises ConfigError if a detector does not exist, or if a user's detector raises or returns sites
     that are not in the session.
     """
-    by_call = _detected(session, settings)
+    by_call = _run_detectors(session, settings)
     _add_signals(session, by_call, settings=settings, verdicts=verdicts)
-    renamed = (
-        _rename_kinds(session, by_call.values(), settings.error_kind)
-        if settings.error_kind
-        else by_call.values()
-    )
-    sites = _in_order(session, renamed)
+    sites: Iterable[Site] = by_call.values()
+    if settings.error_kind:
+        sites = _rename_kinds(session, sites, settings.error_kind)
+    sites = _in_call_order(session, sites)
     return sites if settings.site == "cause" else recovery_sites(session, sites)
 
 
 def reader_candidates(session: Session, *, settings: SitesSettings) -> list[Site]:
-    """The sites of `sites.signals` that a reader model is shown, and then the people's messages on
-    which no rule fired, whose rule is "reader_alone".
+    """What a reader model is asked about: the sites of the signals, and behind them each reply of a
+    person on which no rule fired (rule "reader_alone").
 
-    Nobody is blamed for an ambiguous finding, so it is no candidate.
+    Sites of confidence 0 are left out: a finding that leads to several edits blames none of them.
     """
-    detected = _detected(session, settings)
+    detected = _run_detectors(session, settings)
     by_call = dict(detected)
     _add_signals(session, by_call, settings=settings, verdicts=NO_VERDICTS)
-    found = [s for key, s in by_call.items() if s is not detected.get(key) and s.confidence]
-    if "corrections" not in settings.signals:
-        return _in_order(session, found)
-    explained = {turn for site in found for turn in site.evidence}
-    unmatched = [
-        site
-        for site in unmatched_replies(session)
-        if site.turn >= session.copied and explained.isdisjoint(site.evidence)
+    from_signals = [
+        site for key, site in by_call.items() if site is not detected.get(key) and site.confidence
     ]
-    return [*_in_order(session, found), *unmatched]
+    candidates = _in_call_order(session, from_signals)
+    if "corrections" in settings.signals:
+        explained = {turn for site in from_signals for turn in site.evidence}
+        candidates += [
+            site
+            for site in unmatched_replies(session)
+            if site.turn >= session.copied and explained.isdisjoint(site.evidence)
+        ]
+    return candidates
 
 
-def _detected(session: Session, settings: SitesSettings) -> dict[tuple[int, str | None], Site]:
-    """The sites of the detectors, by message and call."""
-    by_call: dict[tuple[int, str | None], Site] = {}
+def _run_detectors(session: Session, settings: SitesSettings) -> dict[_SiteKey, Site]:
+    """The sites of `sites.detectors`, without those in turns copied from another session."""
+    by_call: dict[_SiteKey, Site] = {}
     for name in settings.detectors:
         built_in = DETECTORS.get(name)
         for site in built_in(session) if built_in else _run_user_detector(name, session):
+            if site.turn < session.copied:
+                continue
             if site.kind == PATH_EXPLORED and settings.explored_paths == "mistake":
                 site = dataclasses.replace(site, category="mistake")
-            key = (site.turn, site.call_id)
-            if site.turn < session.copied or (key in by_call and not _outranks(site, by_call[key])):
-                continue
-            by_call[key] = site
+            old = by_call.get(_key(site))
+            if old is None or (site.category == "mistake" and old.category != "mistake"):
+                by_call[_key(site)] = site
     return by_call
 
 
 def _add_signals(
     session: Session,
-    by_call: dict[tuple[int, str | None], Site],
+    by_call: dict[_SiteKey, Site],
     *,
     settings: SitesSettings,
     verdicts: Verdicts,
 ) -> None:
-    """Add the sites of `sites.signals`; a site that a detector gave keeps its kind and category
-    (waste wins over a failure of nobody), and takes rule and evidence from a signal of its kind.
-
-    What only a reader names is added as it is, so it is never a mistake.
-    """
+    """Add the sites of `sites.signals` to `by_call`, in place; then the messages that only a reader
+    names. The reader alone never makes a mistake of a message."""
     for name in settings.signals:
-        for site in SIGNALS[name](session):
-            key = (site.turn, site.call_id)
-            old = by_call.get(key)
-            if old is not None and site.category == "wasted" and old.category in _NO_FAULT:
-                old = None
-            if site.turn < session.copied or (old and (old.kind != site.kind or old.rule)):
+        for signal in SIGNALS[name](session):
+            site = _merge_signal(signal, by_call.get(_key(signal)))
+            if site is None or site.turn < session.copied:
                 continue
-            if old is not None:
-                site = dataclasses.replace(site, detector=old.detector, flagged=old.flagged)
-            site = with_verdict(site, verdicts)
-            sure = site.confidence is not None and site.confidence >= settings.min_confidence
-            if sure and site.kind in settings.train_kinds:
-                site = dataclasses.replace(site, category="mistake")
-            by_call[key] = site
-    for site in sites_of_reader(session, verdicts) if "corrections" in settings.signals else ():
-        by_call.setdefault((site.turn, site.call_id), site)
+            by_call[_key(site)] = _judge_signal(site, settings=settings, verdicts=verdicts)
+    if "corrections" in settings.signals:
+        for site in sites_of_reader(session, verdicts):
+            by_call.setdefault(_key(site), site)
+
+
+def _merge_signal(signal: Site, old: Site | None) -> Site | None:
+    """The site of a call that has the site `old` already; None if `old` stays.
+
+    A signal of the same kind adds its rule, confidence and evidence to a detector's site. A signal
+    of another kind is dropped, except waste where the call failed through nobody's fault.
+    """
+    if old is None or (signal.category == "wasted" and old.category in _NOBODYS_FAULT):
+        return signal
+    if signal.kind != old.kind or old.rule:  # with a rule, `old` is of an earlier signal
+        return None
+    return dataclasses.replace(signal, detector=old.detector, flagged=old.flagged)
+
+
+def _judge_signal(site: Site, *, settings: SitesSettings, verdicts: Verdicts) -> Site:
+    """Move the confidence by the reader's verdict, if there is one; the site is a mistake if it is
+    confident enough and `sites.train_kinds` names its kind."""
+    site = with_verdict(site, verdicts)
+    is_sure = site.confidence is not None and site.confidence >= settings.min_confidence
+    if is_sure and site.kind in settings.train_kinds:
+        return dataclasses.replace(site, category="mistake")
+    return site
 
 
 def _run_user_detector(name: str, session: Session) -> list[Site]:
-    """Run a user's detector and check its sites against the session: an invalid site would only
-    fail far from here."""
+    """Run a user's detector and check each site against the session: an invalid one would only fail
+    in a later stage, with an error that does not name the detector."""
     setting = "sites.detectors"
     detect = load_function(name, setting=setting, built_in=DETECTORS)
     with without_keys(), users_code(name, detect, setting=setting, on=f"session {session.id}"):
@@ -172,7 +200,7 @@ def _run_user_detector(name: str, session: Session) -> list[Site]:
 
 
 def _problem_with(session: Session, site: object) -> str:
-    """Describe what is wrong with a site of a user's detector; "" if it is valid."""
+    """What is wrong with a site of a user's detector; "" if it is valid."""
     if not isinstance(site, Site):
         return f"yields {type(site).__name__}, not Site"
     if site.session_id != session.id:
@@ -186,25 +214,26 @@ def _problem_with(session: Session, site: object) -> str:
         )
     if site.call_id is not None and site.call_id not in {c.id for c in turn.calls}:
         return f"yields call {site.call_id!r}, which does not stand in turn {site.turn}"
-    outside = [e for e in site.evidence if not 0 <= e < len(session.turns)]
-    return (
-        f"yields evidence at turn {outside[0]}, but there are {len(session.turns)} turns"
-        if outside
-        else ""
-    )
+    for turn_index in site.evidence:
+        if not 0 <= turn_index < len(session.turns):
+            return f"yields evidence at turn {turn_index}, but there are {len(session.turns)} turns"
+    return ""
 
 
-def _outranks(new: Site, old: Site) -> bool:
-    return new.category == "mistake" and old.category != "mistake"
+def _key(site: Site) -> _SiteKey:
+    return site.turn, site.call_id
 
 
-def _in_order(session: Session, sites: Iterable[Site]) -> list[Site]:
-    position = {c.id: i for turn in session.turns for i, c in enumerate(turn.calls)}
+def _in_call_order(session: Session, sites: Iterable[Site]) -> list[Site]:
+    """Sort by turn; within a turn, sites of the whole message first, then by position of the
+    call."""
+    position = {call.id: i for turn in session.turns for i, call in enumerate(turn.calls)}
     return sorted(sites, key=lambda s: (s.turn, position.get(s.call_id or "", -1), s.kind))
 
 
 def _rename_kinds(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
-    """Rename the kinds of sites by the user's function of the result; "" or None keeps a kind.
+    """Give the sites of error results the kind that the user's function (`sites.error_kind`)
+    returns for the result's text; "" or None keeps the kind.
 
     Only the kind changes: the function cannot turn a rejection into a mistake.
     """
@@ -230,41 +259,40 @@ def _rename_kinds(session: Session, sites: Iterable[Site], path: str) -> list[Si
 
 
 def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
-    """Replace each mistake by the assistant turn after its evidence, as the earlier framework
-    trained it; other sites stay.
+    """Move each mistake to the first assistant turn that has its evidence in context, as the
+    earlier framework trained it; other sites stay.
 
-    Warns, because this differs from the published method. A mistake is dropped if no later turn of
-    the model has its error in view.
+    Warns, because the published method trains the mistaken message. A mistake is dropped if the
+    model never saw its error, e.g. because the session ends there.
     """
     warnings.warn(RECOVERY_WARNING, UserWarning, stacklevel=3)
     recovery: Category = "recovery"
-    by_call: dict[tuple[int, str | None], Site] = {}
+    by_call: dict[_SiteKey, Site] = {}
     model_turns = [index for index, _ in session.assistant_turns()]
     for site in sites:
-        if site.category != "mistake":
-            by_call.setdefault((site.turn, site.call_id), site)
-            continue
-        recovery_turn = _first_in_view_of(
-            session, max(site.evidence, default=site.turn), model_turns
-        )
-        if recovery_turn is not None:
-            author = session.turns[recovery_turn].author
-            by_call.setdefault(
-                (recovery_turn, None),
-                dataclasses.replace(
-                    site, turn=recovery_turn, call_id=None, category=recovery, author=author
-                ),
+        if site.category == "mistake":
+            last_evidence = max(site.evidence, default=site.turn)
+            recovery_turn = _first_turn_that_saw(session, last_evidence, model_turns)
+            if recovery_turn is None:
+                continue
+            site = dataclasses.replace(
+                site,
+                turn=recovery_turn,
+                call_id=None,
+                category=recovery,
+                author=session.turns[recovery_turn].author,
             )
+        by_call.setdefault(_key(site), site)
     return sorted(by_call.values(), key=lambda s: (s.turn, s.call_id or "", s.kind))
 
 
-def _first_in_view_of(session: Session, turn: int, model_turns: Sequence[int]) -> int | None:
-    """The first message of the model (of `model_turns`, in order) after a turn, and with that turn
-    in its context."""
+def _first_turn_that_saw(session: Session, turn: int, model_turns: Sequence[int]) -> int | None:
+    """The first of `model_turns` (ascending) that comes after `turn` and has it in context; None if
+    there is none, e.g. if the turn was rewound or compacted away first."""
     for segment in session.segments:
-        if segment.end <= turn or not (
-            segment.start <= turn or any(a <= turn < b for a, b in segment.context)
-        ):
+        in_segment = segment.start <= turn < segment.end
+        in_context = any(start <= turn < end for start, end in segment.context)
+        if not (in_segment or in_context):
             continue
         position = bisect_left(model_turns, max(segment.start, turn + 1))
         if position < len(model_turns) and model_turns[position] < segment.end:

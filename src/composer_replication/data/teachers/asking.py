@@ -34,7 +34,8 @@ from composer_replication.core.teacher import (
     request_key,
 )
 from composer_replication.data.teachers.batch_queue import BatchQueue, asks_in_batches
-from composer_replication.data.teachers.ledger import BookedCost, Busy, Call, Ledger, to_nano
+from composer_replication.data.teachers.booked_cost import BookedCost, to_nano
+from composer_replication.data.teachers.ledger import Busy, Call, Ledger
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 
 MAX_UNANSWERED_AT_START = 5

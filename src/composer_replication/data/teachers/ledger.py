@@ -16,11 +16,7 @@ Calls may belong to a batch (batch_queue.py). The provider keeps its answers, so
 of its calls: they stay in flight until somebody collects the batch. If the input file of a batch
 was never noted, nothing was sent, and its calls are released.
 
-The cost of a call is never the endpoint's word alone: it is at least our own count of what was sent
-and received, at the prices of the settings, and the endpoint's numbers count only if they are
-higher.
-
-Amounts are whole billionths of a dollar, rounded up: sums of floating-point numbers would drift.
+What a call cost is in booked_cost.py, the tables are in ledger_schema.py.
 """
 
 from __future__ import annotations
@@ -36,18 +32,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from composer_replication.core.errors import BudgetError, DataError, NoSpaceError
 from composer_replication.core.files import make_folder, open_private
 from composer_replication.core.teacher import (
-    MOST_USD,
     Bought,
     Price,
     Request,
     Teacher,
     TeacherReply,
-    Whose,
     canonical_json,
     prompt_sha,
     reply_from_json,
@@ -56,6 +50,8 @@ from composer_replication.core.teacher import (
     request_to_json,
     worst_usd,
 )
+from composer_replication.data.teachers.booked_cost import NANO, BookedCost, cost_of, to_nano
+from composer_replication.data.teachers.ledger_schema import bring_up_to_date
 from composer_replication.data.teachers.owner import new_owner, owner_is_alive
 from composer_replication.data.teachers.room import (
     RELEASED,
@@ -65,59 +61,10 @@ from composer_replication.data.teachers.room import (
 )
 
 LEDGER_NAME = "ledger.sqlite3"
-NANO = 10**9
-_VERSION = 3
 _BUSY_S = 60.0
 _BYTES_A_TOKEN = 16
 _FOREIGN_SPILL_S = 3600.0
 """The time for which the spill file of a process on another machine is left alone."""
-_TABLES = """
-CREATE TABLE IF NOT EXISTS prompts (sha TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS calls (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL,
-    prompt TEXT NOT NULL REFERENCES prompts(sha),
-    teacher TEXT NOT NULL,
-    about TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('in_flight', 'answered', 'again', 'lost', 'free')),
-    booked INTEGER NOT NULL CHECK (booked >= 0),
-    worst INTEGER NOT NULL CHECK (worst >= 0),
-    basis TEXT NOT NULL DEFAULT 'worst_case' CHECK (basis IN \
-('worst_case', 'reported', 'tokens', 'by_hand')),
-    reply BLOB,
-    why TEXT NOT NULL DEFAULT '',
-    owner TEXT NOT NULL,
-    began REAL NOT NULL,
-    until REAL NOT NULL,
-    ended REAL,
-    whose TEXT NOT NULL DEFAULT '',
-    batch INTEGER
-);
-CREATE UNIQUE INDEX IF NOT EXISTS one_answer ON calls (key) WHERE state = 'answered';
-CREATE INDEX IF NOT EXISTS by_key ON calls (key);
-CREATE INDEX IF NOT EXISTS by_state ON calls (state);
-CREATE TABLE IF NOT EXISTS total (one INTEGER PRIMARY KEY CHECK (one = 1), booked INTEGER NOT NULL);
-INSERT OR IGNORE INTO total VALUES (1, 0);
-CREATE TRIGGER IF NOT EXISTS book_new AFTER INSERT ON calls BEGIN \
-UPDATE total SET booked = booked + new.booked; END;
-CREATE TRIGGER IF NOT EXISTS book_change AFTER UPDATE OF booked ON calls
-    BEGIN UPDATE total SET booked = booked + new.booked - old.booked; END;
-CREATE TRIGGER IF NOT EXISTS nothing_is_deleted BEFORE DELETE ON calls BEGIN \
-SELECT RAISE(ABORT, 'a ledger only grows'); END;
-"""
-_UPGRADE_TO_2 = "ALTER TABLE calls ADD COLUMN whose TEXT NOT NULL DEFAULT ''"
-_UPGRADE_TO_3 = "ALTER TABLE calls ADD COLUMN batch INTEGER"
-_BATCHES = """
-CREATE TABLE IF NOT EXISTS batches (
-    id INTEGER PRIMARY KEY,
-    teacher TEXT NOT NULL,
-    base_url TEXT NOT NULL,
-    price TEXT NOT NULL,
-    file TEXT NOT NULL DEFAULT '',
-    batch TEXT NOT NULL DEFAULT ''
-);
-"""
-Basis = Literal["worst_case", "reported", "tokens", "by_hand"]
 _Record = dict[str, Any]
 
 
@@ -146,18 +93,6 @@ class OpenBatch:
     file: str = ""
     batch: str = ""
     calls: Mapping[str, Call]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookedCost:
-    """The cost booked for an answer, its basis, and whose number it is.
-
-    Example: BookedCost(usd=0.003, basis="tokens", whose="ours")
-    """
-
-    usd: float
-    basis: Basis
-    whose: Whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,23 +155,7 @@ class Ledger:
         # A booking must survive a power cut, not only a kill.
         self._db.execute("PRAGMA synchronous = FULL")
         with self._transaction() as db:
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in range(_VERSION + 1):
-                raise DataError(
-                    f"a ledger of version {version}, this program reads {_VERSION}",
-                    where=str(self.path),
-                )
-            if version == 0:
-                for statement in _statements(_TABLES):
-                    db.execute(statement)
-            if version == 1:
-                db.execute(_UPGRADE_TO_2)
-            if version in (1, 2):
-                db.execute(_UPGRADE_TO_3)
-            for statement in _statements(_BATCHES):
-                db.execute(statement)
-            if version != _VERSION:
-                db.execute(f"PRAGMA user_version = {_VERSION}")
+            bring_up_to_date(db, path=self.path)
             imported_files = self._take_over(db)
             self._lose_orphans(db)
         for file in imported_files:
@@ -678,48 +597,6 @@ def bought_keys(path: Path) -> frozenset[str]:
         raise DataError(f"not a ledger: {error}", where=str(path)) from error
 
 
-def to_nano(usd: float) -> int:
-    """Return dollars as whole billionths, rounded up.
-
-    >>> to_nano(0.1), to_nano(1e-10)
-    (100000000, 1)
-    """
-    return math.ceil(Fraction(str(usd)) * NANO)
-
-
-def cost_of(reply: TeacherReply, price: Price, worst: float) -> BookedCost:
-    """Return the cost to book: our own count at our prices, or the endpoint's if higher.
-
-    The worst case is booked for an endpoint that reports neither tokens nor a cost, or a cost that
-    no call has (below 0, above MOST_USD, not a number): it may have billed anything.
-
-    >>> from composer_replication.core.teacher import Usage
-    >>> from composer_replication.core.trace import Turn
-    >>> turn = Turn(role="assistant", author="m", blocks=())
-    >>> reply = TeacherReply(turn=turn, usage=Usage(usd=0.0), sent_tokens=900)
-    >>> cost_of(reply, Price(input_usd_per_mtok=2.0), 0.5)
-    BookedCost(usd=0.0018, basis='tokens', whose='ours')
-    """
-    usage = reply.usage
-    ours = price.usd(input_tokens=reply.sent_tokens, output_tokens=reply.received_tokens)
-    reported: list[tuple[float, Basis]] = []
-    if usage.input_tokens is not None and usage.output_tokens is not None:
-        reported.append(
-            (
-                price.usd(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens),
-                "tokens",
-            )
-        )
-    if usage.usd is not None:
-        reported.append((usage.usd, "reported"))
-    if not reported or not all(0 <= usd <= MOST_USD for usd, _ in reported):
-        return BookedCost(usd=max(worst, ours), basis="worst_case", whose="ours")
-    most, basis = max(reported)
-    if ours >= most:
-        return BookedCost(usd=ours, basis="tokens", whose="ours")
-    return BookedCost(usd=most, basis=basis, whose="endpoint")
-
-
 def _cannot_write(path: Path, message: str) -> NoSpaceError:
     fix = (
         "make room on the disk and run the same command again: nothing that was bought is lost, and"
@@ -734,13 +611,3 @@ def _pack(value: Any) -> bytes:
 
 def _unpack(blob: bytes) -> Any:
     return json.loads(zlib.decompress(blob))
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Yield a script's statements; `executescript` would commit the open transaction."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -102,7 +102,7 @@ class Scorer:
         hint = self.settings.hint
         teacher = self._score("hint", batch.teacher, batch.hint_teacher)
         student = (places.predictors(hidden_BTD), head_of(self.model))
-        return hint_loss(hint, student, [teacher], batch, counts=counts, t=hint.taid.t_start)
+        return hint_loss(hint, student, [teacher], batch, counts=counts, taid_t=hint.taid.t_start)
 
     def preference(self, batch: Batch, hidden_BTD: Tensor, *, global_pairs: int) -> ChannelLoss:
         """The loss of every pair, with log-probs at temperature 1, whatever the sampling

@@ -69,7 +69,7 @@ class VerlStepWork:
         """Each channel's loss and gradient norm, without a backward of the trunk."""
         return self._take(None)
 
-    def parameter_norms(self, fed: Sequence[Channel]) -> dict[str, float]:
+    def parameter_norms(self, channels: Sequence[Channel]) -> dict[str, float]:
         """None: verl steps with every backward."""
         return {}
 

@@ -1,12 +1,13 @@
 """A store of immutable blobs with create-if-absent, on a disk, in memory or in a bucket.
 
     store = open_store("s3://bucket/run")      # file:///path, memory:///, gs://, az://
-    store.create("rounds/000003/commit.json", data)     # True: mine stands there
+    store.create("rounds/000003/commit.json", data)     # True: the key now holds `data`
 
-`create` is exact. A store that answers "exists already" may have kept nothing (S3's 409), or have
-kept these very bytes and lost its reply; so the blob is read back: absent -> try again, mine ->
-won, else -> lost. The same after a transport failure: the client library repeats reads, but not a
-conditional write, because that is not idempotent.
+Replicas agree by `create`: of several writers of one key exactly one gets True. An answer alone
+cannot tell: a store that says "exists already" may have kept nothing (S3's 409), or have kept these
+very bytes in an attempt whose reply was lost. So the blob is read back: absent -> try again, the
+same bytes -> True, others -> False. The same after a transport failure, as the client library
+retries reads, but not a conditional write, which is not idempotent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,21 @@
-"""The leaderless exchange: every replica offers its pseudo-gradient, and the first commit counts.
+"""DiLoCo's outer step without a leader: one replica's side of the exchange through an object store.
+
+After `train.sync.every` optimiser steps (replica.py) a replica publishes its pseudo-gradient, waits
+for the round's outcome and takes the same outer step as all others:
 
     exchange = Exchange.join(store, spec, start=theta, clock=Clock(), timing=Timing())
-    sent = exchange.offer(delta, tokens=4096, steps=20)
-    commit = exchange.settle()         # wait, or propose; whoever creates commit.json first wins
-    exchange.apply(commit)             # every replica: same order, same arithmetic, same hash
+    sent = exchange.offer(delta, tokens=4096, steps=20)   # delta = weights before - weights now
+    commit = exchange.settle()         # wait for commit.json, or create it; the first writer wins
+    exchange.apply(commit)             # the outer step; every replica gets the same bits
 
-A replica proposes once everyone expected has offered, or once a quorum has and its own monotonic
-timer ran out. Expected are those that took part lately, and those that joined lately. The time of
-day decides nothing. What is in commit.json is final: a replica whose bits differ stops.
+`commit.json` lists whose pseudo-gradients count and the hash of the weights that they lead to. It
+is final: a replica that computes other weights stops. Any replica may create it (*propose*) once
+every expected replica has offered, or once a quorum has and `Timing.grace_s` is over. Expected are
+the replicas of the last `spec.recent` commits, and those that joined since. Only monotonic clocks
+are read, never the time of day.
+
+Shapes: theta, momentum and pseudo-gradients are flat float32 vectors over the trainable weights
+(flat_weights.py), or over the fragment that a round is about (`Exchange.part`).
 """
 
 from __future__ import annotations
@@ -26,13 +34,18 @@ from composer_replication.training.diloco.blob_store import BlobStore
 from composer_replication.training.diloco.clock import Clock
 from composer_replication.training.diloco.codecs import decode_delta, encode_delta
 from composer_replication.training.diloco.flat_weights import vector_sha256
-from composer_replication.training.diloco.looks import TURNS, Look, Looks, Timing
 from composer_replication.training.diloco.outer import (
     OuterSettings,
     OuterState,
     distance,
     mean_gradient,
     outer_step,
+)
+from composer_replication.training.diloco.polling import (
+    POLL_CYCLE,
+    PollSchedule,
+    PollTarget,
+    Timing,
 )
 from composer_replication.training.diloco.rendezvous import Anchors, Slots, agree_on_spec
 from composer_replication.training.diloco.round_offers import GoneError, RoundOffers
@@ -51,12 +64,18 @@ from composer_replication.training.diloco.round_records import (
 )
 from composer_replication.training.diloco.tree_gather import TreeGather
 
-_LOOKS_PER_REFRESH = 6
+_POLLS_PER_SLOT_CHECK = 6
+"""A waiting replica checks after this many polls whether its slot was taken over."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One replica's side of the exchange, at the start of round `round`."""
+    """One replica's side of the exchange, in round `round`.
+
+    `state` holds the weights and momentum at the start of the round, `theta_sha256` the hash of
+    these weights. `history` are the slots of the last commits. `tree` is set in gather mode "tree"
+    if there are more replicas than one group holds (tree_gather.py).
+    """
 
     store: BlobStore
     spec: Spec
@@ -72,17 +91,17 @@ class Exchange:
     offers: RoundOffers = field(init=False)
     tree: TreeGather | None = None
     waits_for: tuple[int, ...] = ()
-    """The slots whose offers this replica missed when it looked last; () where it asks only for the
-    outcome."""
-    _looks: Looks = field(init=False)
-    _entered_at: float = 0.0
-    _quorum_at: float | None = None
+    """The slots whose offers were missing at the last poll; () if this replica polls for the commit
+    only."""
+    _polling: PollSchedule = field(init=False)
+    _round_began_s: float = 0.0
+    _quorum_at_s: float | None = None
     _proposed: tuple[Commit, OuterState] | None = None
     _expected: set[int] | None = None
 
     def __post_init__(self) -> None:
-        """The first round begins now."""
-        self._looks = Looks(timing=self.timing, since=self.clock.monotonic())
+        """Start the clock of the first round."""
+        self._polling = PollSchedule(timing=self.timing, round_began_s=self.clock.monotonic())
 
     @classmethod
     def join(
@@ -100,7 +119,8 @@ class Exchange:
     ) -> Exchange:
         """Agree on the spec, load the newest state (the first replica's is `start`), take a slot.
 
-        `earlier` are the uuids of this replica's earlier lives.
+        `slot` None takes the lowest free one. `earlier` are the uuids of this replica's earlier
+        launches: it may take the slot that one of them held.
 
         Raises ConfigError if the spec differs, SlotTakenError if another replica holds the slot.
         """
@@ -110,13 +130,13 @@ class Exchange:
         slots = Slots(store, groups=spec.group, width=width)
         if not anchors.rounds():
             anchors.write(0, OuterState.start(start))
-        nobody = SlotClaim(slot=-1, epoch=0, uuid=uuid or uuids.uuid4().hex[:12], round=0)
+        no_claim = SlotClaim(slot=-1, epoch=0, uuid=uuid or uuids.uuid4().hex[:12], round=0)
         exchange = cls(
             store=store,
             spec=spec,
             slots=slots,
             anchors=anchors,
-            claim=nobody,
+            claim=no_claim,
             clock=clock,
             timing=timing,
             state=OuterState.start(start),
@@ -131,17 +151,17 @@ class Exchange:
             exchange.apply(commit)
         exchange.claim = slots.claim(
             slot,
-            uuid=nobody.uuid,
+            uuid=no_claim.uuid,
             round_number=exchange.round,
             takeover=takeover,
             earlier=earlier,
         )
-        exchange._remember()
+        exchange._read_history()
         return exchange
 
     @property
     def part(self) -> slice:
-        """The weights that this round is about."""
+        """The slice of the weights that this round averages: all of them, or one fragment."""
         return self.spec.part(self.round, self.state.theta.numel())
 
     @property
@@ -157,8 +177,8 @@ class Exchange:
             state = self.anchors.read(number)
             if state is None:
                 continue
-            self._enter(number, state, sha256=vector_sha256(state.theta))
-            self._remember()
+            self._begin_round(number, state, sha256=vector_sha256(state.theta))
+            self._read_history()
             return
         raise SyncError(
             f"the blobs of round {self.round} are gone, and no later state that"
@@ -166,8 +186,8 @@ class Exchange:
             fix="start the run in a new folder of the store, from its newest checkpoint",
         )
 
-    def _remember(self) -> None:
-        """Read who took part in the last rounds."""
+    def _read_history(self) -> None:
+        """Read the last `spec.recent` commits from the store, for a replica that was not there."""
         earlier = range(max(0, self.round - self.spec.recent), self.round)
         found = [self._read_commit(at) for at in earlier]
         self.history = [commit.slots for commit in found if commit is not None]
@@ -178,26 +198,32 @@ class Exchange:
         return self._read_commit(self.round)
 
     def committed_before_offer(self) -> Commit | None:
-        """The outcome of this round if there is one already; not asked for where there can hardly
-        be one, as the others wait `grace_s` for whoever took part in the last round."""
+        """The outcome of this round if the others have settled it without this replica.
+
+        A replica of the last commit is waited for at least `grace_s`; within that time there can
+        hardly be an outcome, and the request is saved.
+        """
         took_part = bool(self.history) and self.claim.slot in self.history[-1]
-        is_early = self.clock.monotonic() - self._entered_at < self.timing.grace_s
+        is_early = self.clock.monotonic() - self._round_began_s < self.timing.grace_s
         return None if took_part and is_early else self.committed()
 
     def offer(self, delta: Tensor, *, tokens: int, steps: int) -> Tensor:
-        """Publish a pseudo-gradient of `part`; returns what the others will read of it (`delta`
-        itself if nothing is left out)."""
+        """Publish a pseudo-gradient of `part`: first the blob, then the offer that names it.
+
+        `tokens` and `steps` are what it was trained on. Returns the pseudo-gradient as the others
+        will decode it: `delta` itself, unless the codec is lossy.
+        """
         base = self.state.theta[self.part]
         blob = encode_delta(delta, base, codec=self.spec.codec)
         sent = delta if self.spec.codec == "none" else decode_delta(blob, base)
-        key = delta_key(self.round, self.claim)
-        self.store.create(key, blob)
+        blob_key = delta_key(self.round, self.claim)
+        self.store.create(blob_key, blob)
         offer = Offer(
             round=self.round,
             slot=self.claim.slot,
             epoch=self.claim.epoch,
             uuid=self.claim.uuid,
-            blob=key,
+            blob=blob_key,
             sha256=hashlib.sha256(blob).hexdigest(),
             num_bytes=len(blob),
             base_sha256=self.theta_sha256,
@@ -205,131 +231,151 @@ class Exchange:
             tokens=tokens,
             steps=steps,
         )
-        place = offer_key(self.round, self.claim, self.spec.group(self.claim.slot))
-        self.store.create(place, to_bytes(offer))
-        self.offers.add(place, offer, sent)
+        record_key = offer_key(self.round, self.claim, self.spec.group(self.claim.slot))
+        self.store.create(record_key, to_bytes(offer))
+        self.offers.add(record_key, offer, sent)
         return sent
 
     def settle(self) -> Commit:
-        """Wait for the round's outcome, and propose it when the time has come.
+        """Wait for the round's commit, and create it once this replica may (`_may_propose`).
 
         Raises SlotTakenError if this slot was taken over, SyncError after `stall_s`.
         """
-        began, looks, expected = self.clock.monotonic(), 0, self.expected()
-        early = began
-        first, pause = self._looks.begin(began)
-        if self.tree is not None:  # whose turn comes on the lowest level is not late on the others
-            first, pause = 0.0, self.timing.poll_s
-        self.clock.sleep(first)
+        began_s, num_polls, expected = self.clock.monotonic(), 0, self.expected()
+        first_s, pause_s = self._polling.begin_wait(began_s)
+        if self.tree is not None:  # a delay on the lowest level would delay every level above it
+            first_s, pause_s = 0.0, self.timing.poll_s
+        previous_poll_s = began_s
+        self.clock.sleep(first_s)
         while True:
-            looked = self.clock.monotonic()
+            polled_s = self.clock.monotonic()
             if self.tree is not None:
-                commit = self.committed() or self.tree.climb(looked - began)
+                commit = self.committed() or self.tree.climb(polled_s - began_s)
             else:
-                commit = self._look(TURNS[looks % len(TURNS)])
+                commit = self._poll(POLL_CYCLE[num_polls % len(POLL_CYCLE)])
+            num_polls += 1
             if commit is not None:
                 if self.tree is None and expected <= set(commit.slots):
-                    self._looks.learn(early - began, looked - began)
+                    self._polling.record_wait(previous_poll_s - began_s, polled_s - began_s)
                 return commit
-            if looks % _LOOKS_PER_REFRESH == _LOOKS_PER_REFRESH - 1:
+            if num_polls % _POLLS_PER_SLOT_CHECK == 0:
                 self.check_slot()
-            if self.clock.monotonic() - began > self.timing.stall_s:
+            if self.clock.monotonic() - began_s > self.timing.stall_s:
                 raise self._stalled()
-            early = looked
-            self.clock.sleep(self._until_time(pause, looked))
-            pause, looks = self._next_pause(pause), looks + 1
+            previous_poll_s = polled_s
+            self.clock.sleep(self._until_deadline(pause_s, polled_s))
+            pause_s = self._next_pause(pause_s)
 
-    def _next_pause(self, pause: float) -> float:
+    def _next_pause(self, pause_s: float) -> float:
         if self.tree is None:
-            return self._looks.longer(pause)
-        return min(self.timing.max_poll_s, pause * 1.5)
+            return self._polling.next_pause(pause_s)
+        return min(self.timing.max_poll_s, pause_s * 1.5)
 
-    def _until_time(self, pause: float, looked: float) -> float:
-        """A pause that ends when the time to propose has come, if that is earlier; none if it came
-        during the last look, which began at `looked`."""
-        if self._quorum_at is None or self.tree is not None or self._left_s(looked) <= 0:
-            return pause
-        return min(pause, max(0.0, self._left_s(self.clock.monotonic())))
+    def _until_deadline(self, pause_s: float, polled_s: float) -> float:
+        """The pause, cut short if the grace period ends within it: then it is time to propose.
 
-    def _left_s(self, now: float) -> float:
-        """The seconds from `now` until a quorum is enough."""
-        since = now if self._quorum_at is None else self._quorum_at
-        return self._patience_s - (now - since)
+        0 if the grace period ended during the last poll, which began at `polled_s` and could not
+        know. If it had ended before, that poll has tried to propose, and the pause stays.
+        """
+        if self._quorum_at_s is None or self.tree is not None or self._grace_left_s(polled_s) <= 0:
+            return pause_s
+        return min(pause_s, max(0.0, self._grace_left_s(self.clock.monotonic())))
 
-    def _look(self, what: Look) -> Commit | None:
-        """The outcome, proposed if the time has come."""
-        if not self._is_time() and what is not Look.ALL and (key := self._next_key(what)):
+    def _grace_left_s(self, now_s: float) -> float:
+        """How long this round still waits for more than a quorum; all of the grace period if there
+        is no quorum yet."""
+        since_s = now_s if self._quorum_at_s is None else self._quorum_at_s
+        return self._grace_s - (now_s - since_s)
+
+    def _poll(self, target: PollTarget) -> Commit | None:
+        """Ask the store once, and propose if the round can end; returns its commit, None while
+        there is none."""
+        is_get = target is not PollTarget.ALL_KEYS and not self._may_propose()
+        if is_get and (key := self._next_key(target)):
             if key == commit_key(self.round):
                 return self.committed()
-            while key and self.offers.ask(key):
-                key = self._next_key(what)
+            while key and self.offers.ask(key):  # offers tend to come together
+                key = self._next_key(target)
             if key:
                 return None
         else:
             keys = self.store.list(round_folder(self.round))
             if commit_key(self.round) in keys and (commit := self.committed()) is not None:
                 return commit
-            self.offers.read(keys, fetch=self._gathers())
-            self._note_missing()
-        if self._quorum_at is None and len(self.offers.offered()) >= self.spec.quorum:
-            self._quorum_at = self.clock.monotonic()
-        if self._is_time():
-            self.check_slot()
-        return self._propose() if self._is_time() else None
+            self.offers.read(keys, fetch=self._aggregates())
+            self._update_missing()
+        return self._propose_if_due()
 
-    def _next_key(self, what: Look) -> str:
-        """The key that has to come next: the commit, or the offer of a slot that is waited for; ""
-        if none is known."""
-        expected = self.expected() | self._starters()
-        missing = self._note_missing()
+    def _propose_if_due(self) -> Commit | None:
+        if self._quorum_at_s is None and len(self.offers.offered()) >= self.spec.quorum:
+            self._quorum_at_s = self.clock.monotonic()
+        if not self._may_propose():
+            return None
+        self.check_slot()  # reads the claims anew: somebody who has just joined is waited for
+        return self._propose() if self._may_propose() else None
+
+    def _next_key(self, target: PollTarget) -> str:
+        """The key to GET: the commit's, or that of a missing offer; "" if no offer is missing."""
+        expected = self.expected() | self._starting_slots()
+        missing = self._update_missing()
         can_end_without = self.spec.quorum < len(expected) or not missing
-        if not self._gathers() or (what is Look.COMMIT and can_end_without):
+        if not self._aggregates() or (target is PollTarget.COMMIT and can_end_without):
             return commit_key(self.round)
         claims = (self.slots.claim_of(slot) for slot in missing)
         keys = (offer_key(self.round, claim) for claim in claims)
         return next((key for key in keys if not self.offers.knows(key)), "")
 
-    def _starters(self) -> set[int]:
-        """The slots of those who start the run, in its first round: they take the lowest, and may
-        have left already."""
-        starters = set(range(self.spec.replicas)) if self.round == 0 else set[int]()
-        return starters - self.slots.released
+    def _starting_slots(self) -> set[int]:
+        """In round 0, the slots of the replicas that the run is started with, which may not have
+        been claimed yet: the lowest ones, less those that left already."""
+        slots = set(range(self.spec.replicas)) if self.round == 0 else set[int]()
+        return slots - self.slots.released
 
-    def _note_missing(self) -> list[int]:
-        """The slots that have not offered yet."""
-        missing = sorted((self.expected() | self._starters()) - self.offers.offered())
-        self.waits_for = tuple(missing) if self._gathers() else ()
+    def _update_missing(self) -> list[int]:
+        """The awaited slots without an offer, also noted in `waits_for`."""
+        missing = sorted((self.expected() | self._starting_slots()) - self.offers.offered())
+        self.waits_for = tuple(missing) if self._aggregates() else ()
         return missing
 
     def mean(self, commit: Commit) -> Tensor:
-        """The mean pseudo-gradient of this round's outcome, before it is applied; raises GoneError
-        if its blobs were removed."""
-        return self._gradient(commit)
+        """The mean pseudo-gradient that a commit of this round names, before it is applied.
+
+        Raises GoneError if garbage collection has removed its blobs.
+        """
+        if commit.merged:
+            return self.offers.read_blob(commit.merged, commit.merged_sha256)
+        deltas = [self.offers.delta(offer) for offer in commit.offers]
+        return mean_gradient(deltas, self._weights(commit.offers))
 
     def apply(self, commit: Commit) -> None:
-        """Take the round's outer step; raises SyncError if the weights are not the committed ones.
+        """Take the round's outer step and begin the next round.
 
-        If its blobs are gone, the newest anchor is loaded instead.
+        If the commit's blobs are gone, the newest anchor is loaded instead. Raises SyncError if the
+        step leads to other weights than the committed ones.
         """
         try:
-            state = self._outcome(commit)
+            state = self._state_after(commit)
         except GoneError:
             self.reload()
             return
         self.history = [*self.history, commit.slots][-self.spec.recent :]
-        self._enter(commit.round + 1, state, sha256=commit.theta_sha256)
+        self._begin_round(commit.round + 1, state, sha256=commit.theta_sha256)
         if commit.by == self.claim.uuid and self.round % self.spec.anchor_every == 0:
             self.anchors.write(self.round, self.state)
             self.anchors.collect_garbage()
 
-    def _outcome(self, commit: Commit) -> OuterState:
-        """The state that a commit leads to; raises SyncError if it is another one here."""
+    def _state_after(self, commit: Commit) -> OuterState:
+        """The state after a commit's outer step; the one computed for this replica's own proposal
+        if that has the same offers and weights.
+
+        Raises SyncError if the weights do not have the committed hash.
+        """
         if self._proposed is not None:
             mine, state = self._proposed
             is_same = mine.by == commit.by or (mine.offers and mine.offers == commit.offers)
             if is_same and mine.theta_sha256 == commit.theta_sha256:
                 return state
-        state = self._stepped(self._gradient(commit))
+        state = self._outer_step(self.mean(commit))
         if (found := vector_sha256(state.theta)) != commit.theta_sha256:
             raise SyncError(
                 f"round {commit.round} leads to other weights here: {found[:12]}, committed"
@@ -350,20 +396,22 @@ class Exchange:
         self.slots.release(self.claim)
 
     def expected(self) -> set[int]:
-        """The slots that a proposal waits for, in a tree of this group: those of the last commits,
-        and those that joined."""
+        """The slots that a proposal waits for: those of the last commits, unless they left, and
+        those that joined lately. In a tree, those of this replica's group."""
         if self._expected is None:
             live = self.slots.live()
             recent = {slot for slots in self.history for slot in slots}
-            joined = {s for s, c in live.items() if c.round + self.spec.recent > self.round}
+            joined = {
+                slot for slot, claim in live.items() if claim.round + self.spec.recent > self.round
+            }
             self._expected = (recent - self.slots.released) | joined
         return self._expected
 
-    def _enter(self, number: int, state: OuterState, *, sha256: str) -> None:
+    def _begin_round(self, number: int, state: OuterState, *, sha256: str) -> None:
         self.state, self.round, self.theta_sha256 = state, number, sha256
-        self._proposed = self._expected = self._quorum_at = None
+        self._proposed = self._expected = self._quorum_at_s = None
         self.waits_for = ()
-        self._entered_at = self.clock.monotonic()
+        self._round_began_s = self.clock.monotonic()
         self.offers = RoundOffers(
             store=self.store,
             slots=self.slots,
@@ -381,86 +429,89 @@ class Exchange:
         commit = None if data is None else from_bytes(Commit, data, key=key)
         return commit if commit is None or self.tree is None else self.tree.view(commit)
 
-    def _gathers(self) -> bool:
-        """Whether this replica reads the others' blobs: all do, or the lowest slot expected."""
+    def _aggregates(self) -> bool:
+        """Whether this replica reads the others' pseudo-gradients and averages them: in gather mode
+        "peer" each does, else the lowest expected slot."""
         if self.spec.gather == "peer":
             return True
         return self.claim.slot == min(self.expected(), default=self.claim.slot)
 
     @property
-    def _patience_s(self) -> float:
-        """How long a round waits for the others; a publisher's deputies wait twice as long."""
-        return self.timing.grace_s * (1 if self._gathers() else 2)
+    def _grace_s(self) -> float:
+        """How long a proposal waits for more than a quorum. Replicas that do not aggregate wait
+        twice as long before they stand in for the one that does."""
+        return self.timing.grace_s * (1 if self._aggregates() else 2)
 
-    def _is_time(self) -> bool:
-        """Whether to propose now."""
+    def _may_propose(self) -> bool:
+        """Whether this replica may create the commit now.
+
+        It needs a quorum, and either the end of the grace period or the offers of all that are
+        expected (in round 0, of as many replicas as the run was started with).
+        """
         offered = self.offers.offered()
-        if self._quorum_at is None or len(offered) < self.spec.quorum:
+        if self._quorum_at_s is None or len(offered) < self.spec.quorum:
             return False
-        if self._left_s(self.clock.monotonic()) <= 0:
+        if self._grace_left_s(self.clock.monotonic()) <= 0:
             return True
         if self.round == 0 and len(offered | self.slots.released) < self.spec.replicas:
             return False
-        return self._gathers() and offered >= self.expected()
+        return self._aggregates() and offered >= self.expected()
 
     def _propose(self) -> Commit | None:
-        """Create the commit of what was offered; returns the one that stands, None if no offer can
-        be used."""
+        """Create the commit of the usable offers; returns the round's commit, which may be another
+        replica's. None if fewer than a quorum can be used."""
         offers = self.offers.accepted(max_norm_ratio=self.spec.max_norm_ratio)
         if not offers or len(self.offers.valid()) < self.spec.quorum:
             return None
         deltas = [self.offers.delta(offer) for offer in offers]
-        gradient = mean_gradient(deltas, self._shares(offers))
+        gradient = mean_gradient(deltas, self._weights(offers))
         norm = float(gradient.norm())
-        spread = sum(distance(delta, gradient) ** 2 for delta in deltas) / len(deltas)
+        variance = sum(distance(delta, gradient) ** 2 for delta in deltas) / len(deltas)
         return self.commit(
             gradient,
             offers=offers,
             count=len(offers),
             refused=self.offers.refused(),
             norms=[self.offers.norm(offer) for offer in offers],
-            drift=math.sqrt(spread) / norm if norm else 0.0,
+            drift=math.sqrt(variance) / norm if norm else 0.0,
         )
 
-    def commit(self, gradient: Tensor, **about: Any) -> Commit | None:
-        """Create the commit of a mean pseudo-gradient; returns the one that stands."""
-        state = self._stepped(gradient)
-        about |= self._publish(gradient)
+    def commit(self, gradient: Tensor, **details: Any) -> Commit | None:
+        """Create the commit of a mean pseudo-gradient; returns the round's commit, which may be
+        another replica's.
+
+        `details` are further fields of `Commit`: offers, norms and so on.
+        """
+        state = self._outer_step(gradient)
+        details |= self._publish_mean(gradient)
         commit = Commit(
             round=self.round,
             theta_sha256=vector_sha256(state.theta),
             by=self.claim.uuid,
             step_norm=distance(state.theta, self.state.theta),
-            **about,
+            **details,
         )
         self._proposed = (commit, state)
         if self.store.create(commit_key(self.round), to_bytes(commit)):
             return commit
         return self.committed()
 
-    def _publish(self, gradient: Tensor) -> dict[str, str]:
-        """Write the mean for those who do not gather; {} in gather mode "peer"."""
+    def _publish_mean(self, gradient: Tensor) -> dict[str, str]:
+        """Write the mean for the replicas that do not aggregate, and return the fields of `Commit`
+        that name it; {} in gather mode "peer"."""
         if self.spec.gather == "peer":
             return {}
-        blob, key = (
-            encode_delta(gradient, gradient, codec="none"),
-            merged_key(self.round, self.claim.uuid),
-        )
+        blob = encode_delta(gradient, gradient, codec="none")
+        key = merged_key(self.round, self.claim.uuid)
         self.store.create(key, blob)
         return {"merged": key, "merged_sha256": hashlib.sha256(blob).hexdigest()}
 
-    def _shares(self, offers: Sequence[Offer]) -> list[float]:
-        return [float(o.tokens) if self.spec.token_weights else 1.0 for o in offers]
+    def _weights(self, offers: Sequence[Offer]) -> list[float]:
+        """The weight of each offer in the mean."""
+        return [float(offer.tokens) if self.spec.token_weights else 1.0 for offer in offers]
 
-    def _stepped(self, gradient: Tensor) -> OuterState:
+    def _outer_step(self, gradient: Tensor) -> OuterState:
         return outer_step(self.state, gradient, settings=self.outer, part=self.part)
-
-    def _gradient(self, commit: Commit) -> Tensor:
-        """The mean pseudo-gradient that a commit names."""
-        if commit.merged:
-            return self.offers.read_blob(commit.merged, commit.merged_sha256)
-        deltas = [self.offers.delta(offer) for offer in commit.offers]
-        return mean_gradient(deltas, self._shares(commit.offers))
 
     def _stalled(self) -> SyncError:
         slots = self.offers.offered()

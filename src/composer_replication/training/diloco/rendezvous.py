@@ -1,8 +1,10 @@
-"""Where replicas meet: the agreement on a spec, slots, and anchors for those who come late.
+"""How a replica joins a run in the store: it agrees on a spec, claims a slot, and loads an anchor.
 
-A slot belongs to the claim of its highest epoch. A held slot is given to a newcomer only if it says
-that the holder is dead (`takeover`); the holder, if it lives after all, is refused from then on. A
-released slot, or one that nobody claimed, is free.
+The spec holds the settings that all replicas must share. A slot is a replica's number; it belongs
+to the claim with its highest epoch, and is free if that was released or nobody claimed it. A
+replica takes a held slot only with `takeover`, which says that the holder is dead: if the holder is
+alive after all, its offers no longer count and it stops. An anchor is a checkpoint of weights and
+momentum, for replicas that join later.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ from composer_replication.training.diloco.round_records import (
 
 KEPT_ANCHORS = 2
 _READS = 3
+"""How often an anchor is read before it counts as damaged."""
 _SHOWN = 5
+"""How many differences between two specs an error lists."""
 
 
 def agree_on_spec(store: BlobStore, spec: Spec) -> Spec:
-    """Write the spec, or check it against the one that stands there.
+    """Write the spec if the store has none, else compare it with the store's, and return that.
 
     Raises ConfigError that names what differs: other settings, weights or code.
     """
@@ -103,11 +107,11 @@ class Slots:
     def refresh(self, *, first_round: bool = False) -> None:
         """Read the claims: one LIST, and one GET for each new one.
 
-        In the first round a claim of epoch 0 is not read: its key says all that a round needs, as
-        whoever starts the run joins in round 0.
+        In the first round a claim of epoch 0 is not read: its key gives slot and epoch, and its
+        replica must have joined in round 0.
         """
         keys = self.store.list(f"slots/{self.groups(self.first)}".rstrip("/"))
-        if keys == self._keys:  # they are added, and never changed
+        if keys == self._keys:  # keys are only ever added
             return
         self._keys = keys
         newest: dict[int, int] = {}
@@ -136,15 +140,15 @@ class Slots:
     ) -> SlotClaim:
         """Take a slot, or the lowest free one; raises SlotTakenError if another replica holds it.
 
-        `earlier` are the uuids of this replica's earlier lives: what they hold is its own.
+        `earlier` are the uuids of this replica's earlier launches: it may take what they hold.
         """
         if slot is not None:
-            self._look_at(slot)
+            self._select_group(slot)
         while True:
             self.refresh()
             wanted = self._free() if slot is None else slot
             if wanted is None:
-                self._look_at(self.first + self.width)
+                self._select_group(self.first + self.width)
                 continue
             holder = self.newest.get(wanted)
             free = holder is None or wanted in self.released or holder.uuid in earlier
@@ -185,12 +189,12 @@ class Slots:
         return {slot: c for slot, c in self.newest.items() if slot not in self.released}
 
     def release(self, claim: SlotClaim) -> None:
-        """Say that a replica leaves: nobody waits for it any more."""
+        """Mark the claim as left, so that no round waits for this replica any more."""
         group = self.groups(claim.slot)
         self.store.create(claim_key(claim.slot, claim.epoch, group=group, left=True), b"")
 
-    def _look_at(self, slot: int) -> None:
-        """Turn to the group of a slot."""
+    def _select_group(self, slot: int) -> None:
+        """Hold the claims of this slot's group; those of another group are dropped."""
         if self.width and slot // self.width != self.first // self.width:
             self.newest, self.released, self._keys = {}, set(), ()
             self.first = slot - slot % self.width
@@ -212,24 +216,27 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Whole states at the start of a round: theta and momentum, in float32."""
+    """Checkpoints of the outer state at the start of a round: weights and momentum, in float32.
+
+    `size` is the number of weights.
+    """
 
     store: BlobStore
     size: int
 
     def rounds(self) -> list[int]:
-        """The rounds that have one, in order."""
+        """The rounds that have an anchor, in order."""
         return [anchor_round(key) for key in self.store.list("anchors")]
 
     def write(self, number: int, state: OuterState) -> None:
-        """Write a state, unless one stands there."""
+        """Write a state, unless the round has an anchor already."""
         tensors = {"theta": state.theta, "momentum": state.momentum}
         about = {"round": str(number), "sha256": _state_sha256(state)}
         self.store.create(anchor_key(number), pack(tensors, about))
 
     def read(self, number: int) -> OuterState | None:
-        """A state, or None if it was removed meanwhile or its bytes are not those that were
-        written; raises DataError for one of other weights."""
+        """The anchor of a round; None if it was removed meanwhile, or is damaged. Raises DataError
+        if it has another number of weights."""
         for _ in range(_READS):
             if (data := self.store.get(anchor_key(number))) is None:
                 return None
@@ -241,7 +248,8 @@ class Anchors:
         return None
 
     def collect_garbage(self) -> None:
-        """Remove what nobody needs who starts from the newest two anchors; never a commit."""
+        """Keep the newest two anchors, and remove older ones and the blobs of the rounds before
+        them; commits are kept."""
         rounds = self.rounds()
         old, kept = rounds[:-KEPT_ANCHORS], rounds[-KEPT_ANCHORS:]
         for start, end in zip(old, [*old[1:], kept[0]] if kept else (), strict=False):
@@ -252,7 +260,7 @@ class Anchors:
 
 
 def _undamaged(data: bytes) -> OuterState | None:
-    """The state of an anchor's bytes; None if they are not those that were written."""
+    """The state in an anchor's bytes; None if its hash is not the one that was written."""
     try:
         tensors, about = unpack(data)
     except DataError:
@@ -262,6 +270,6 @@ def _undamaged(data: bytes) -> OuterState | None:
 
 
 def _state_sha256(state: OuterState) -> str:
-    """The hash of the weights and of the momentum, which no commit's hash covers."""
+    """The hash of weights and momentum together; a commit's hash covers the weights alone."""
     hashes = vector_sha256(state.theta) + vector_sha256(state.momentum)
     return hashlib.sha256(hashes.encode()).hexdigest()

@@ -1,4 +1,6 @@
-"""One replica: its own weights between two rounds, and what of them was not sent yet.
+"""One replica of DiLoCo: local weights, and the error feedback of its pseudo-gradients.
+
+shared_training.py calls `sync` after every train.sync.every optimiser steps:
 
     replica = Replica(exchange, rounded=flat.rounded)
     flat.write(replica.base)
@@ -6,8 +8,9 @@
     result = replica.sync(flat.read(), tokens=4096, steps=20)
     flat.write(result.weights)
 
-Error feedback: what a codec leaves out, and a pseudo-gradient that came too late for its round, are
-kept and added to the next one. One that was refused (not finite, exploding) is dropped.
+Error feedback: what a lossy codec leaves out of a pseudo-gradient, and one that came too late for
+its round, is added to the next one. One that was rejected (not finite, a norm far above the others)
+is dropped.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ from composer_replication.training.diloco.round_records import Commit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """What one sync did: the weights to go on with, and what it cost.
+    """The outcome of one sync.
 
-    `weights` may be the exchange's own: nobody writes to them. `commits` are the rounds that ended,
-    this replica's first; `contributed` says whether its pseudo-gradient is in that one, `refused`
-    why not if it was turned down. `wait_s` is the part of `seconds` after the own offer.
+    `weights` are those to train on from here; they may be the exchange's own tensor, so do not
+    write to them. `round` is the round that begins. `commits` are those of the rounds that ended:
+    the one that this replica offered for, and later ones that it had missed. `contributed` says
+    whether its pseudo-gradient is in the first, `refused` why it was rejected ("" if it came too
+    late). `seconds` is the length of the sync, `wait_s` the part after its offer.
     """
 
     weights: Tensor
@@ -49,7 +54,7 @@ class SyncResult:
 
     @property
     def missed(self) -> int:
-        """How many rounds ended without this replica."""
+        """The number of rounds that ended without this replica's pseudo-gradient."""
         return self.round - self.commits[0].round - int(self.contributed)
 
 
@@ -59,14 +64,16 @@ class Replica:
     def __init__(
         self, exchange: Exchange, *, rounded: Callable[[Tensor], Tensor] = lambda theta: theta
     ) -> None:
-        """`rounded` says what the model keeps of float32 weights (all of it, by default)."""
+        """`rounded` maps float32 weights to what the model stores of them, e.g. in bfloat16."""
         self.exchange, self._rounded = exchange, rounded
         self.base = rounded(exchange.state.theta).clone()
-        """The local weights after the last sync of each part: where pseudo-gradients begin."""
+        """The weights after the last sync of each fragment: pseudo-gradients are `base` minus the
+        local weights."""
         self.residual = torch.zeros_like(exchange.state.theta)
 
     def sync(self, local: Tensor, *, tokens: int, steps: int) -> SyncResult:
-        """Take part in the round with the weights after `steps` local steps.
+        """Take part in the current round with the local weights after `steps` optimiser steps on
+        `tokens` loss tokens.
 
         Raises StoppedError if they are not finite, SlotTakenError if the slot was taken over,
         SyncError if the store fails or the replicas' weights differ.
@@ -76,6 +83,7 @@ class Replica:
         part = exchange.part
         owed = self.base[part] - local[part]
         delta_norm = float(owed.norm())
+        # a norm may overflow although every number is finite
         if not (math.isfinite(delta_norm) or bool(torch.isfinite(owed).all())):
             raise StoppedError(
                 f"the replica's weights are not finite before round {exchange.round}",
@@ -114,8 +122,8 @@ class Replica:
     def _catch_up(
         self, commit: Commit, local: Tensor, *, contributed: bool
     ) -> tuple[list[Commit], Tensor]:
-        """Apply the round's outcome, and those of later rounds that this replica has missed;
-        returns them, and the weights to go on with."""
+        """Apply the round's commit, and those of later rounds that this replica has missed; returns
+        these commits, and the weights to go on with."""
         exchange, commits = self.exchange, [commit]
         if exchange.spec.fragments > 1:
             local = local.clone()
@@ -130,7 +138,11 @@ class Replica:
         return commits, local
 
     def _take(self, commit: Commit, local: Tensor) -> Tensor:
-        """Apply a commit, and go on from its weights; what was trained on them is kept."""
+        """Apply a commit and return the weights to go on with.
+
+        With fragments only the commit's part of `local` is replaced; what was trained on it since
+        its last sync goes into the residual.
+        """
         exchange, part = self.exchange, self.exchange.part
         exchange.apply(commit)
         if exchange.spec.fragments == 1:

@@ -1,7 +1,12 @@
-"""The offers of one round, as far as this replica has read them, and what they are worth.
+"""The pseudo-gradients offered in one round: read from the store, checked, and kept.
 
-An offer counts if it was taken at this round's weights, by the newest epoch of its slot. Its blob
-has to be the offered bytes, finite, and not many times longer than the others.
+    offers.read(store.list("rounds/000003"), fetch=True)
+    usable = offers.accepted(max_norm_ratio=10.0)       # what exchange.py averages and commits
+    deltas = [offers.delta(offer) for offer in usable]
+
+An offer (a small record) names a blob (the encoded pseudo-gradient). It is valid if it was computed
+at this round's weights, by the newest epoch of its slot. It is accepted if its blob also has the
+offered hash, is finite, and its norm is at most `max_norm_ratio` times the median of the others.
 """
 
 from __future__ import annotations
@@ -22,17 +27,24 @@ from composer_replication.training.diloco.rendezvous import Slots
 from composer_replication.training.diloco.round_records import Offer, from_bytes, read_offer_key
 
 UNREADABLE = "unreadable"
-"""How the reason begins for a blob that no proposer could read; its pseudo-gradient was fine."""
+"""How the reason begins if a blob could not be read: the pseudo-gradient itself may be fine, so its
+replica keeps it for the next round."""
 _READS = 5
+"""How often a blob with a wrong hash is read before it counts as damaged."""
 
 
 class GoneError(Exception):
-    """A blob that garbage collection has removed: start from the newest anchor."""
+    """A blob that garbage collection has removed: the caller has to load the newest anchor."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundOffers:
-    """What was offered in one round, e.g. offers.read(store.list("rounds/000003"), fetch=True)."""
+    """The offers of round `round`, whose weights are `base` with hash `theta_sha256`.
+
+    `_unread` are offers that were listed but not read, as (slot, epoch); `_offers` those that were
+    read, None for one that belongs to other weights. `_deltas` and `_norms` are by blob;
+    `_rejected` says by its replica's uuid why an offer does not count.
+    """
 
     store: BlobStore
     slots: Slots
@@ -47,15 +59,15 @@ class RoundOffers:
     _offers: dict[str, Offer | None] = field(default_factory=dict)
     _deltas: dict[str, Tensor] = field(default_factory=dict)
     _norms: dict[str, float] = field(default_factory=dict)
-    _bad: dict[str, str] = field(default_factory=dict)
+    _rejected: dict[str, str] = field(default_factory=dict)
 
     def add(self, key: str, offer: Offer, delta: Tensor) -> None:
-        """Count this replica's own offer, whose blob need not be read."""
+        """Add this replica's own offer, whose blob need not be read."""
         self._offers[key], self._deltas[offer.blob] = offer, delta
 
     def read(self, keys: Sequence[str], *, fetch: bool) -> None:
-        """Take note of the offers among these keys; with `fetch` read them and their blobs."""
-        if len(keys) > len(self._listed):  # keys are added, and never changed
+        """Note the offers among the listed keys; with `fetch`, read them and their blobs."""
+        if len(keys) > len(self._listed):  # keys are only ever added
             listed = frozenset(keys)
             for key in sorted(listed - self._listed - self._offers.keys()):
                 if (found := read_offer_key(key)) is not None:
@@ -75,7 +87,7 @@ class RoundOffers:
         return key in self._offers or key in self._unread
 
     def ask(self, key: str) -> bool:
-        """Read the offer with this key and its blob, without a LIST; whether it has come."""
+        """Read the offer with this key and its blob, without a LIST; False if there is none."""
         if (found := read_offer_key(key)) is None or (offer := self._read(key, found)) is None:
             return False
         self._offers[key] = offer
@@ -83,11 +95,12 @@ class RoundOffers:
         return True
 
     def offered(self) -> set[int]:
-        """The slots that have offered; what was not read yet counts as it stands."""
+        """The slots that have offered; a listed offer counts until reading it shows that it is not
+        valid."""
         return {slot for slot, _ in self._unread.values()} | self.valid().keys()
 
     def valid(self) -> dict[int, Offer]:
-        """The offers that could be committed, by slot: those of a slot's newest epoch."""
+        """The offers at this round's weights by the newest epoch of their slot, by slot."""
         return {
             offer.slot: offer
             for offer in self._offers.values()
@@ -95,7 +108,8 @@ class RoundOffers:
         }
 
     def accepted(self, *, max_norm_ratio: float) -> list[Offer]:
-        """The offers in slot order without those that are damaged, not finite or exploding."""
+        """The valid offers in slot order, without those whose blob is damaged, not finite, or has a
+        norm above `max_norm_ratio` times the (low) median of all."""
         self.read((), fetch=True)
         norms: dict[int, float] = {}
         offers = self.valid()
@@ -105,28 +119,28 @@ class RoundOffers:
                 continue
             norms[slot] = self._norms[offer.blob] = float(delta.norm())
             if not math.isfinite(norms[slot]):
-                self._bad[offer.uuid] = "not finite"
+                self._rejected[offer.uuid] = "not finite"
                 del norms[slot]
         limit = statistics.median_low(norms.values()) * max_norm_ratio if norms else 0.0
         for slot, norm in list(norms.items()):
             if 0 < limit < norm:
-                self._bad[offers[slot].uuid] = f"its norm {norm:.3g} is above {limit:.3g}"
+                self._rejected[offers[slot].uuid] = f"its norm {norm:.3g} is above {limit:.3g}"
                 del norms[slot]
         return [offers[slot] for slot in norms]
 
     def norm(self, offer: Offer) -> float:
-        """The norm of an accepted offer's pseudo-gradient."""
+        """The L2 norm of an accepted offer's pseudo-gradient."""
         return self._norms[offer.blob]
 
     def refused(self) -> dict[str, str]:
-        """Why offers do not count, by their replica's uuid."""
+        """The reason why an offer does not count, by its replica's uuid."""
         outdated = (
             offer
             for offer in self._offers.values()
             if offer is not None and not self.slots.holds(offer.slot, offer.epoch)
         )
         reasons = {offer.uuid: f"slot {offer.slot} was taken over" for offer in outdated}
-        return dict(sorted((reasons | self._bad).items()))
+        return dict(sorted((reasons | self._rejected).items()))
 
     def delta(self, offer: Offer) -> Tensor:
         """The pseudo-gradient of an offer; raises SyncError if it is damaged, GoneError if it was
@@ -136,7 +150,11 @@ class RoundOffers:
         return self._deltas[offer.blob]
 
     def read_blob(self, key: str, sha256: str) -> Tensor:
-        """A pseudo-gradient whose bytes are those that were offered; read again if they are not."""
+        """The pseudo-gradient in a blob with this hash; one with another hash is read again a few
+        times.
+
+        Raises SyncError if it stays damaged, GoneError if there is no such blob.
+        """
         blob = None
         for attempt in range(_READS):
             blob = self.store.get(key)
@@ -155,7 +173,7 @@ class RoundOffers:
         )
 
     def _read(self, key: str, found: tuple[int, int]) -> Offer | None:
-        """One offer; None for one that does not belong to this round's weights."""
+        """The offer with this key; None if there is none, or one at other weights."""
         data = self.store.get(key)
         if data is None:
             return None
@@ -167,14 +185,14 @@ class RoundOffers:
             and offer.schema_sha256 == self.schema_sha256
         )
         if not fits:
-            self._bad[offer.uuid] = "taken at other weights"
+            self._rejected[offer.uuid] = "taken at other weights"
         return offer if fits else None
 
     def _fetch(self, offer: Offer) -> None:
-        """Read the blob of an offer, once; one that cannot be read is not committed."""
-        if offer.blob in self._deltas or offer.uuid in self._bad:
+        """Read the blob of an offer, once; if that fails, the offer is rejected."""
+        if offer.blob in self._deltas or offer.uuid in self._rejected:
             return
         try:
             self.delta(offer)
         except (SyncError, GoneError) as error:
-            self._bad[offer.uuid] = f"{UNREADABLE}: {error}"[:200]
+            self._rejected[offer.uuid] = f"{UNREADABLE}: {error}"[:200]

@@ -1,4 +1,6 @@
-"""What stands in the store: keys, and the records below them. No key is ever written twice.
+"""The layout of a run's object store: its keys, and the JSON records under them.
+
+No key is ever written twice, so "create if absent" is the only operation that replicas race for.
 
 spec.json                             what all replicas agree on
 slots/0002/0000.json                  claim of slot 2, epoch 0; 0000.left = released
@@ -8,13 +10,13 @@ rounds/000008/offer/0002.0000.json    its offer, written after the blob
 rounds/000008/merged.<uuid>           the mean, in gather modes "publisher" and "tree"
 rounds/000008/commit.json             the round's outcome: the first one written counts
 
-In gather mode "tree", with more replicas than its fanout, claims and offers stand in a folder of
-their group, so that nobody lists what does not concern him, and each group's sum beside its
-parent's other ones:
+In gather mode "tree", with more replicas than its fanout, claims and offers are in a folder of
+their group, so that a replica lists its own group only, and each group's sum is beside the sums of
+its siblings:
 
 slots/group-0001/0005/0000.json               the group of slots 4 to 7, with a fanout of 4
 rounds/000008/offer/group-0001/0005.0000.json
-rounds/000008/sum/1.0001.0004.<uuid>          the sum of group 1 over 4 moves
+rounds/000008/sum/1.0001.0004.<uuid>          the sum of group 1 over 4 pseudo-gradients
 rounds/000008/part/2.0000/0001.0004.<uuid>.json   its record, among those that node 2.0000 adds up
 """
 
@@ -37,7 +39,9 @@ _PART = re.compile(r"rounds/\d+/part/\d+\.\d+/(\d+)\.(\d+)\.(\w+)\.json")
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What the replicas of one store must agree on; the first one to arrive writes it.
 
-    `identity` are hashes (start weights, environment), `settings` what decides the training.
+    `weights` are (name, shape, dtype) of the trainable weights. `settings` are the run's settings
+    that decide the training, `identity` hashes of what they refer to (start weights, environment).
+    `recent` is the number of commits whose replicas are waited for.
     """
 
     protocol: int = PROTOCOL
@@ -61,7 +65,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     max_norm_ratio: float = 10.0
 
     def part(self, round_number: int, size: int) -> slice:
-        """The weights that a round is about: all, or one fragment after the other.
+        """The slice of the `size` weights that a round averages: all, or one fragment after the
+        other.
 
         >>> Spec(weights=[], schema_sha256="", fragments=3).part(4, 10)
         slice(3, 6, None)
@@ -71,7 +76,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def levels(self) -> int:
-        """How many times moves are added up on the way to the commit; once unless in a tree.
+        """The height of the reduction tree; 1 if there is no tree.
 
         >>> Spec(weights=[], schema_sha256="", gather="tree", fanout=4, replicas=17).levels
         3
@@ -82,8 +87,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return levels
 
     def node(self, slot: int, level: int) -> int:
-        """The node of a level that adds a slot's move up; the root, which is the last level's only
-        one, also takes slots beyond those that the tree was made for.
+        """The node of a level that a slot belongs to. The last level has the root alone, which also
+        takes slots beyond those that the tree was made for.
 
         >>> spec = Spec(weights=[], schema_sha256="", gather="tree", fanout=4, replicas=17)
         >>> [spec.node(16, level) for level in (1, 2, 3)]
@@ -97,7 +102,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica's hold on a slot; a later epoch of the slot ends it."""
+    """A replica's claim to a slot, from round `round` on; a claim of a later epoch ends it."""
 
     slot: int
     epoch: int
@@ -106,7 +111,8 @@ class SlotClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """A pseudo-gradient that is ready to be read, taken at the weights with `base_sha256`."""
+    """A pseudo-gradient in the blob `blob`, computed at the weights with `base_sha256` by `steps`
+    local steps on `tokens` loss tokens."""
 
     round: int
     slot: int
@@ -122,7 +128,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SumRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's sum as its parent takes it: the record's key, and the sha256 of its bytes."""
+    """A reference to the `Subtotal` of node `index`: the record's key, and the sha256 of its
+    bytes."""
 
     index: int
     key: str
@@ -130,9 +137,10 @@ class SumRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subtotal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node of the tree has added up: offers if it is a group, else the sums of other nodes.
+    """The sum of a tree node: over offers on level 1, over its child nodes' sums above.
 
-    `count` moves with `weight` (tokens, or one each) and `square`, the sum of their squared norms.
+    The blob holds the sum. `count` is the number of pseudo-gradients in it, `weight` their weight
+    (tokens, or one each), `square` the sum of their squared norms.
     """
 
     round: int
@@ -152,11 +160,15 @@ class Subtotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a round: whose pseudo-gradients count, in this order, and what they lead to.
+    """The outcome of a round: the mean of `offers`, added up in this order, leads to the weights
+    with `theta_sha256`.
 
-    `refused` says why an offer does not count, by uuid. `drift` is the spread of the replicas: the
-    root mean square distance from their mean, over the mean's norm. In a tree `parts` are the sums
-    that the root took, and a replica that reads the commit fills in the offers of its own group.
+    `by` is the uuid of the replica that wrote it. `refused` says by a replica's uuid why its offer
+    does not count. `norms` are those of the offers, `step_norm` that of the outer step. `drift` is
+    the spread of the replicas: the root mean square distance of their pseudo-gradients from the
+    mean, over the mean's norm. `merged` names the mean's blob, if it was written. In a tree,
+    `parts` are the sums that the root took, and a replica that reads the commit fills in the offers
+    of its own group.
     """
 
     round: int
@@ -204,17 +216,17 @@ def round_folder(number: int) -> str:
 
 
 def commit_key(number: int) -> str:
-    """Where a round's outcome stands."""
+    """The key of a round's commit."""
     return f"{round_folder(number)}/commit.json"
 
 
 def delta_key(number: int, claim: SlotClaim) -> str:
-    """Where a replica's pseudo-gradient stands."""
+    """The key of a replica's pseudo-gradient."""
     return f"{round_folder(number)}/delta/{claim.slot:04d}.{claim.uuid}"
 
 
 def offer_key(number: int, claim: SlotClaim, group: str = "") -> str:
-    """Where a replica's offer stands."""
+    """The key of a replica's offer."""
     return f"{offer_folder(number, group)}/{claim.slot:04d}.{claim.epoch:04d}.json"
 
 
@@ -224,7 +236,7 @@ def offer_folder(number: int, group: str = "") -> str:
 
 
 def sum_key(number: int, node: tuple[int, int], *, count: int, uuid: str) -> str:
-    """Where the sum of a node, (level, index), over so many moves stands."""
+    """The key of the sum of a node, (level, index), over `count` pseudo-gradients."""
     return f"{round_folder(number)}/sum/{node[0]}.{node[1]:04d}.{count:04d}.{uuid}"
 
 
@@ -234,7 +246,7 @@ def parts_folder(number: int, node: tuple[int, int]) -> str:
 
 
 def part_key(number: int, parent: tuple[int, int], index: int, *, count: int, uuid: str) -> str:
-    """Where the record of a child's sum over so many moves stands."""
+    """The key of the record of child `index`'s sum over `count` pseudo-gradients."""
     return f"{parts_folder(number, parent)}/{index:04d}.{count:04d}.{uuid}.json"
 
 
@@ -249,12 +261,12 @@ def read_part_key(key: str) -> tuple[int, int, str] | None:
 
 
 def merged_key(number: int, uuid: str) -> str:
-    """Where a publisher's mean stands."""
+    """The key of a mean that one replica publishes for the others."""
     return f"{round_folder(number)}/merged.{uuid}"
 
 
 def anchor_key(number: int) -> str:
-    """Where the state at the start of a round stands."""
+    """The key of the state at the start of a round."""
     return f"anchors/{number:06d}.safetensors"
 
 
@@ -264,7 +276,7 @@ def anchor_round(key: str) -> int:
 
 
 def claim_key(slot: int, epoch: int, *, group: str = "", left: bool = False) -> str:
-    """Where a claim stands, or the word that its replica left."""
+    """The key of a claim, or of the marker that its replica left."""
     return f"slots/{group}{slot:04d}/{epoch:04d}.{'left' if left else 'json'}"
 
 

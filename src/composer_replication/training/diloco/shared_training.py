@@ -36,8 +36,8 @@ from composer_replication.training.diloco.blob_store import BlobStore, open_stor
 from composer_replication.training.diloco.clock import Clock
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import FlatWeights, schema_sha256
-from composer_replication.training.diloco.looks import Timing
 from composer_replication.training.diloco.outer import PRESETS
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec
 from composer_replication.training.run.checkpoint import training_settings

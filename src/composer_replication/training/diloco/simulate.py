@@ -1,5 +1,5 @@
-"""What a run of many replicas would lose to its syncs, and cost: the real exchange in a simulated
-world, beside the arithmetic of other ways to train.
+"""The time that a run of many replicas would lose to its syncs, and their cost in dollars: the real
+exchange code in a discrete-event simulation of stores, networks and failures.
 
     report = simulate(Scenario(replicas=64, trained=80.7e6, codec="int8"))
     report.sync_share, report.dollars
@@ -29,7 +29,7 @@ from composer_replication.training.diloco.blob_store import Traffic
 from composer_replication.training.diloco.codecs import encode_delta
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.replica import Replica, SyncResult
 from composer_replication.training.diloco.round_records import Spec, commit_key
 from composer_replication.training.diloco.simulated_world import (
@@ -71,7 +71,7 @@ class Scenario:
     `deaths_per_hour` times, and another one takes its slot `restart_s` later. It leaves for good,
     and releases its slot, `leaves_per_hour` times, unless no quorum would be left; the run is
     joined by a new replica, in the lowest free slot, `joins_per_hour` times. Without a `gather`, up
-    to eight replicas read each other's moves, and more add up in a tree.
+    to eight replicas read each other's pseudo-gradients, and more add up in a tree.
     """
 
     replicas: int = 8
@@ -100,7 +100,7 @@ class Scenario:
 class Simulated:
     """What came out, per round: seconds lost to the sync (median over replicas and rounds), its
     share of the time, requests and bytes of one replica (mean over all; `..._most` of the replica
-    that needs most), dollars of all, and moves that counted over the replicas that began."""
+    that needs most), dollars of all, and pseudo-gradients that counted over replicas that began."""
 
     replicas: int
     sync_s: float

@@ -25,7 +25,7 @@ from composer_replication.training.diloco.clock import Clock
 from composer_replication.training.diloco.exchange import Exchange
 from composer_replication.training.diloco.flat_weights import schema_sha256
 from composer_replication.training.diloco.guide_allreduce import ObjectStoreAllReduce
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.round_offers import GoneError
 from composer_replication.training.diloco.round_records import Commit, Spec
 

@@ -38,7 +38,7 @@ from composer_replication.core.errors import ConfigError, SlotTakenError
 from composer_replication.training.diloco.blob_store import BlobStore
 from composer_replication.training.diloco.executors.jobs import sdk
 from composer_replication.training.diloco.flat_weights import FlatWeights, vector_sha256
-from composer_replication.training.diloco.looks import Timing
+from composer_replication.training.diloco.polling import Timing
 from composer_replication.training.diloco.store_manager import ObjectStoreManager
 
 _BUCKETS = "TORCHFT_USE_BUCKETIZATION"

@@ -1,15 +1,17 @@
-"""Gather in a tree, for many replicas: sums of groups, then of groups of groups, then the commit.
+"""Tree reduction of pseudo-gradients through the store, for runs of many replicas (gather "tree").
 
-With a fanout of 4, slots 0 to 3 form node 0 of level 1; its sum and those of nodes 1 to 3 form node
-0 of level 2, and so on. The root's sum, divided, is the mean that is committed. Each node adds in
-the order of its slots or parts, so the bits of the mean depend only on who took part.
+With a fanout of 4, slots 0 to 3 form node 0 of level 1. Its sum and those of nodes 1 to 3 are added
+up by node 0 of level 2, and so on; the root divides its sum, and commits the mean. Each node adds
+in the order of its slots or child nodes, so the bits of the mean depend only on who took part. A
+replica reads only what its own nodes add up: bytes and requests per replica grow with the height of
+the tree, not with the number of replicas.
 
-A node is not a process. The member with the lowest rank adds it up once all expected parts are
-there. If a part or that member does not come, deadlines decide, counted from a replica's own offer:
-`grace_s` for its group, `3 * grace_s` for a node of level 2, two more for each further level, and
-another `grace_s` for each rank. So a deputy has time on every level. Two sums of one node do no
-harm: there is one commit, and it names the sums that count. A replica reads only what its own nodes
-add up, so bytes and requests grow with the height of the tree.
+No replica is a node for good. A node's sum is written by its *aggregator*, the replica that comes
+first among those that could, once all expected parts are there. If a part or the aggregator is
+missing, deadlines decide, counted from a replica's own offer: `grace_s` for level 1, `3 * grace_s`
+for level 2, two more for each further level, and another `grace_s` for each place in the order (its
+*rank*). So there is time on every level for a deputy. Two sums of one node do no harm: there is one
+commit, and it names the sums that count.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _NODE = "node "
 
 
 class GroupMember(Protocol):
-    """What the tree needs to know and to do of a replica's exchange."""
+    """What the tree needs of a replica's `Exchange`."""
 
     store: BlobStore
     spec: Spec
@@ -65,11 +67,11 @@ class GroupMember(Protocol):
         ...
 
     def commit(self, gradient: Tensor, **about: Any) -> Commit | None:
-        """Create the commit of a mean."""
+        """Create the commit of a mean pseudo-gradient."""
         ...
 
     def committed(self) -> Commit | None:
-        """The commit that stands."""
+        """The round's commit, if there is one."""
         ...
 
 
@@ -83,7 +85,7 @@ class Sum:
 
 @dataclass(slots=True)
 class TreeGather:
-    """One replica's way up the tree, round after round."""
+    """One replica's part in the reduction, round after round."""
 
     exchange: GroupMember
     grace_s: float
@@ -96,7 +98,11 @@ class TreeGather:
     _written: dict[int, int] = field(default_factory=dict)
 
     def climb(self, waited_s: float) -> Commit | None:
-        """Add up what it is this replica's turn to add up; returns the commit once there is one."""
+        """Add up the nodes that are this replica's turn, from level 1 on, and commit at the root;
+        returns the commit once there is one.
+
+        `waited_s` is the time since its offer. Called at each poll.
+        """
         exchange = self.exchange
         if self._round != exchange.round:
             self._round, self._written = exchange.round, {}
@@ -114,7 +120,8 @@ class TreeGather:
         return self._commit()
 
     def view(self, commit: Commit) -> Commit:
-        """A commit with the offers of this replica's group, and why they or it do not count."""
+        """A commit completed for this replica: with the offers and norms of its group, and, if the
+        group's sum did not count, the reason."""
         exchange, claim = self.exchange, self.exchange.claim
         if claim.slot < 0:
             return commit
@@ -140,41 +147,45 @@ class TreeGather:
     # ---- whose turn it is ----
 
     def _rank_in_group(self, waited_s: float) -> int | None:
-        """This slot's rank among those of its group; None if its turn has not come."""
+        """This slot's rank among those of its group that offered or are expected; None if it is not
+        its turn."""
         exchange, mine = self.exchange, self.exchange.claim.slot
-        is_early = waited_s < self._patience_s(1)
+        is_early = waited_s < self._deadline_s(1)
         expected = self._expected_slots() if is_early else set()
         if mine != min(expected | {mine}):
-            return None  # another one's turn, without a look at the store
+            return None  # a lower slot's turn: no request is needed
         folder = offer_folder(exchange.round, exchange.spec.group(mine))
         exchange.offers.read(exchange.store.list(folder), fetch=False)
         offered = exchange.offers.offered() | {mine}
         rank = sorted(offered | expected).index(mine)
         is_complete = is_early and rank == 0 and offered >= expected
-        return rank if is_complete or waited_s >= self._patience_s(1, rank) else None
+        return rank if is_complete or waited_s >= self._deadline_s(1, rank) else None
 
     def _rank_of_node(self, level: int, waited_s: float, *, deputy: int) -> int | None:
-        """The rank of this replica's part among those that its node of a level adds up; None if
-        its turn has not come."""
+        """The rank, among the parts that this replica's node of a level adds up, of the part that
+        it has written; None if it is not its turn.
+
+        A part that another replica wrote gives a later rank, by `deputy`.
+        """
         exchange, spec = self.exchange, self.exchange.spec
         mine, is_early = (
             spec.node(exchange.claim.slot, level - 1),
-            waited_s < self._patience_s(level),
+            waited_s < self._deadline_s(level),
         )
         expected = self._expected_parts(level) if is_early else set()
         if mine != min(expected | {mine}):
             return None
-        present = self._present[level] = self._look(level)
+        present = self._present[level] = self._read_parts(level)
         if mine not in present:
             return None
         rank = sorted(present.keys() | expected).index(mine)
         if present[mine][1].by != exchange.claim.uuid:
             rank += 1 + deputy
         is_complete = is_early and rank == 0 and present.keys() >= expected
-        return rank if is_complete or waited_s >= self._patience_s(level, rank) else None
+        return rank if is_complete or waited_s >= self._deadline_s(level, rank) else None
 
-    def _patience_s(self, level: int, rank: int = 0) -> float:
-        """After how long a node is added up although something is missing."""
+    def _deadline_s(self, level: int, rank: int = 0) -> float:
+        """The time after a replica's offer at which a node is added up without what is missing."""
         return (2 * level - 1 + rank) * self.grace_s
 
     def _expected_slots(self) -> set[int]:
@@ -186,7 +197,8 @@ class TreeGather:
         return exchange.expected() | set(range(first, last))
 
     def _expected_parts(self, level: int) -> set[int]:
-        """The parts that were there lately; at first all that the tree was made for."""
+        """The child nodes with a part in one of the last rounds; in the first round, all that the
+        starting replicas fill."""
         spec = self.exchange.spec
         lately = [seen[level] for seen in self.paths.values() if level in seen]
         if lately:
@@ -199,8 +211,9 @@ class TreeGather:
 
     # ---- what there is ----
 
-    def _look(self, level: int) -> dict[int, tuple[SumRef, Subtotal]]:
-        """The parts of this replica's node of a level, each in its record over most moves."""
+    def _read_parts(self, level: int) -> dict[int, tuple[SumRef, Subtotal]]:
+        """The parts of this replica's node of a level by child node; of several records of one
+        child, that over the most pseudo-gradients."""
         exchange = self.exchange
         folder = parts_folder(exchange.round, self._node(level))
         keys = exchange.store.list(folder)
@@ -245,7 +258,8 @@ class TreeGather:
         return level, self.exchange.spec.node(self.exchange.claim.slot, level)
 
     def _add_up(self, level: int, *, is_first: bool) -> None:
-        """Write the sum of this replica's node, unless one over as many moves stands there."""
+        """Write the sum of this replica's node, unless one over as many pseudo-gradients was
+        written already."""
         exchange, index = self.exchange, self._node(level)[1]
         if level == 1:
             count = len(exchange.offers.offered())
@@ -254,7 +268,7 @@ class TreeGather:
         if self._written.get(level) == count:
             return
         if not is_first or level in self._written:
-            standing = self._look(level + 1).get(index)
+            standing = self._read_parts(level + 1).get(index)
             if standing is not None and standing[1].count >= count:
                 return
         if (found := self._sum(level)) is not None:
@@ -276,7 +290,7 @@ class TreeGather:
         self._records[place], self._totals[key] = (part, record), found.total
 
     def _commit(self) -> Commit | None:
-        """Commit the root's mean; None if it is not a quorum's, or of nobody."""
+        """Commit the root's mean; None if fewer than a quorum are in it."""
         exchange, spec = self.exchange, self.exchange.spec
         found = self._sum(spec.levels)
         if found is None or found.record.count < spec.quorum:
@@ -296,7 +310,7 @@ class TreeGather:
         return exchange.committed()
 
     def _sum(self, level: int) -> Sum | None:
-        """A node's sum over what can be used of it; None if nothing can."""
+        """A node's sum over its usable offers or parts; None if there is none."""
         return self._sum_of_group() if level == 1 else self._sum_of_parts(level)
 
     def _sum_of_group(self) -> Sum | None:
@@ -320,8 +334,8 @@ class TreeGather:
         return Sum(sum_gradients(deltas, weights), record)
 
     def _sum_of_parts(self, level: int) -> Sum | None:
-        """The sum of sums, in the order of their nodes; one that is damaged, not finite or
-        exploding is left out, with all its moves."""
+        """The sum of child nodes' sums, in their order. One that is damaged, not finite, or with a
+        mean norm far above the others', is left out with all its pseudo-gradients."""
         refused: dict[str, str] = {}
         usable: list[tuple[SumRef, Subtotal, Tensor]] = []
         for part, record in self._present[level].values():

@@ -1,14 +1,18 @@
-"""The loss of each channel in one micro-batch: unreduced values on the hidden states of
-training/forwards/passes.py.
+"""The channels' losses in one micro-batch, on the final hidden states of forwards/passes.py.
 
-    student rows    policy, lm_ce, hint and the anchors of preference
-    pair rows       both sides (forwards/pairs.py); the chosen side alone if the objective clones it
+`losses_on` gives training/step.py one `ChannelLoss` per channel, with unreduced values.
 
-The hint channel's loss, or its credit on the policy's advantages, is training/forwards/hinting.py.
+    policy       forwards/objectives.py, on the student's sampled tokens
+    lm_ce        cross-entropy of imported tokens
+    hint         forwards/hinting.py: a loss of its own, or credit on the policy's advantages
+    preference   forwards/pairs.py on both sides of the pairs, or cross-entropy of the chosen side
+                 (objective "clone"); plus cross-entropy of the anchors
 
-Logits exist only at the positions that a loss needs, and only for a few positions at a time
-(losses/fused.py). If a gradient is known only once all values are (a clipped ratio, a pair), the
-head's gradient is computed in the backward. Shapes: N loss tokens, P pairs, D hidden size.
+Logits exist only at the positions that a loss needs, and for a chunk of these at a time
+(losses/fused.py). For a loss whose gradient is known only after all values are (a clipped ratio, a
+pair), the gradient of the output head is computed in the backward instead of the forward.
+
+Shapes: N loss tokens, A tokens of the policy channel, P pairs, D hidden size.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from composer_replication.training.forwards.passes import (
 )
 from composer_replication.training.forwards.training_models import TrainingModels
 
-# means that a step reports beside a channel's loss
+# The metrics that a step reports beside a channel's loss: means of `ChannelLoss.metrics`.
 CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
     ("policy", "clipped"),
     ("policy", "sampler_kl"),
@@ -54,9 +58,9 @@ CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
 
 
 class ChannelModels(Protocol):
-    """What the losses read beside the hidden states: settings, and the heads of the models.
+    """What the losses need besides hidden states: settings, and the output heads of the models.
 
-    `TrainingModels` is one; a backend that runs the forwards by itself brings its own.
+    `TrainingModels` in the reference trainer; a backend that runs the forwards itself has its own.
     """
 
     @property
@@ -70,8 +74,8 @@ class ChannelModels(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelBudget:
-    """The counts of one channel in a step, over all ranks: the inputs before any masking, and the
-    loss tokens that must come of them."""
+    """The counts of one channel in a step, over all ranks: `inputs` before any masking (rollouts,
+    spans, views, pairs), and the loss tokens that they must lead to."""
 
     inputs: int
     tokens: int
@@ -104,12 +108,12 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
 def loss_rows(
     examples: Iterable[TrainingExample], settings: TrainSettings
 ) -> list[TrainingExample]:
-    """The examples with only the spans of the channels that are on, cut behind the last span;
-    examples without a span are left out.
+    """The examples reduced to what the channels that are on are trained on: other channels' spans
+    are dropped, ids behind the last span are cut off, and examples without a span are left out.
 
-    A causal model's loss depends on nothing behind its last token, so the cut changes no value: it
-    saves the forward of those tokens. For example, an example of 200 tokens with one hint view at
-    80-95, and actions of a flat group, becomes 95 tokens and one view.
+    The model is causal, so the cut changes no loss; it saves the forward of these tokens. For
+    example, of 200 tokens with a hint view at 80-95, and with actions of a flat group, 95 tokens
+    and the view are left.
     """
     is_on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
     credit = settings.hint.weight > 0 and settings.hint.is_credit and is_on["policy"]
@@ -139,8 +143,7 @@ def _credited_views(example: TrainingExample) -> tuple[HintView, ...]:
 def channel_losses(
     models: TrainingModels, batch: Batch, counts: Counts
 ) -> tuple[list[ChannelLoss], list[Tensor]]:
-    """The unreduced values of every channel with a weight in one micro-batch, and the final hidden
-    states that they are computed from."""
+    """(losses, final hidden states) of one micro-batch; the losses' graph reaches the model."""
     required = RequiredForwards.of(models.settings, batch)
     forwards = run_passes(models, batch, required)
     return losses_on(models, batch, forwards=forwards, required=required, counts=counts), list(
@@ -156,7 +159,7 @@ def losses_on(
     required: RequiredForwards,
     counts: Counts,
 ) -> list[ChannelLoss]:
-    """The unreduced values of the channels in use, on hidden states that exist already."""
+    """The losses of the required channels, on hidden states that exist already."""
     losses: list[ChannelLoss] = []
     if required.policy:
         losses += _policy(models, batch, forwards=forwards, required=required, counts=counts)
@@ -178,7 +181,7 @@ def losses_on(
                 _teachers(models, forwards),
                 batch,
                 counts=counts,
-                t=models.taid_t,
+                taid_t=models.taid_t,
             )
         )
     if required.sides or required.anchors:
@@ -196,8 +199,8 @@ def _policy(
     required: RequiredForwards,
     counts: Counts,
 ) -> list[ChannelLoss]:
-    """The objective on the current log-probs of the sampled tokens; with credit, on the advantages
-    that the hint has moved, and the hint channel's report of it."""
+    """The policy channel's loss; with hint credit, on the advantages that the credit has changed,
+    and with the hint channel's report of it."""
     head, hint_settings = models.student_head(), models.settings.hint
     logp_N = fused_logprobs(
         forwards.predictors("student", batch.action),

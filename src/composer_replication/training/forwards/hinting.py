@@ -1,21 +1,26 @@
-"""The hint channel's settings (train.hint) in the loss: teacher, divergence, clips,
-weights, and credit on advantages.
+"""The hint channel of one micro-batch: settings (train.hint) and hidden states in, a loss out.
 
-    teacher logits = those of one model, or of the trust region of two (the student now and at the
-                     start); with `contrast`, less the effect of another site's hint
-    token value    = divergence between student and teacher, estimated as the settings say, chunk by
-                     chunk (losses/fused.py)
-    then           = min(value, token_clip) * min(policy / sampler, importance_clip) * sqrt(p (1-p))
-    mean           = over all target tokens, or over messages, each the mean of its tokens
-                     (view_weights)
-    credit         = no loss: log p_teacher - log p_student of the sampled token moves its advantage
-                     (losses/credit.py)
+The student and the teacher score the same target tokens, the teacher with the hint in its context.
+forwards/channels.py calls `hint_loss`, or `hint_credit` if the signal goes into the advantages:
 
-`teachers` are (hidden states, head) in the order of forwards/passes.py: below the site's hint (the
-teacher; with a trust region then the start), and with `contrast` the same below another site's
-hint. They never get a gradient. Every trainer calls these functions.
-Shapes: N target tokens of the views, A tokens of the policy channel, R rows of a chunk, K teachers,
-M token places of a micro-batch, C credited tokens, V vocabulary, D hidden size.
+    teacher   the logits of one model; teacher = "trust_region" mixes two (the student now and at
+              the start); with `contrast`, another site's hint is scored as well, and what both
+              hints change alike is taken out (losses/credit.py, RLCSD 2606.11709)
+    value     D(student, teacher) of each target token, by train.hint.divergence and `estimator`,
+              for a chunk of rows at a time (losses/fused.py)
+    clips     min(value, token_clip) * min(p / p_sampled, importance_clip)
+    mean      over target tokens, or over messages (mean = "site"); `difficulty` weighs a message by
+              sqrt(p (1 - p)), p the success rate of its group (SC-SDPO 2605.27765)
+    credit    no loss: log p_teacher - log p_student of each sampled token is added to its advantage
+
+A `ScoredHidden` is (hidden states, output head). `teachers` come in the order of
+forwards/passes.py: the models of the teacher (the live one, then the start if there is a trust
+region) on the contexts with the site's hint, then, with `contrast`, the same models on those with
+the other site's hint. None has a gradient. Backends call these functions as well.
+
+Shapes: N target tokens of the hint views, A tokens of the policy channel, R rows of a chunk, K
+teachers, P positions of a micro-batch (rows * width), C credited tokens, V vocabulary, D hidden
+size.
 """
 
 from __future__ import annotations
@@ -59,8 +64,8 @@ from composer_replication.losses.topk import topk_divergence
 from composer_replication.tokens.batch import Batch, Counts
 
 ScoredHidden = tuple[Tensor, HeadLike]
-"""The hidden states (N, D) that a model predicts N tokens from, and the head that scores them."""
-PLAIN = ("kl(student, teacher)", "kl(teacher, student)", "jsd")
+"""The hidden states (N, D) from which a model predicts N tokens, and its output head."""
+PLAIN_DIVERGENCES = ("kl(student, teacher)", "kl(teacher, student)", "jsd")
 AT_BOUND = 0.95
 """Credit above this share of its bound counts as being at the bound."""
 
@@ -72,21 +77,23 @@ def hint_loss(
     batch: Batch,
     *,
     counts: Counts,
-    t: float | None = None,
+    taid_t: float | None = None,
 ) -> ChannelLoss:
-    """The hint channel's loss on the tokens of the views, unreduced; `t` is the teacher's share in
-    TAID's mixture.
+    """The hint channel's unreduced loss on the target tokens of the views.
 
-    Metrics, each if its setting is on: `clipped` (share of tokens above token_clip),
-    `importance_cut` (share above importance_clip), `raw` (mean divergence before clip and weights;
-    TAID's schedule reads it), `k3` (the sampled token's estimate of the KL).
+    `taid_t` is the teacher's share in TAID's mixture, None for other divergences. Metrics, each if
+    its setting is on: `clipped` (share of tokens above token_clip), `importance_cut` (share of
+    ratios above importance_clip), `raw` (mean divergence before clips and weights; TAID's schedule
+    reads it), `k3` (estimate of the KL from the sampled tokens).
     """
     ids_N, metrics = batch.hint_student.ids_N, {}
     weights_N = view_weights(settings, batch, counts)
-    if settings.estimator == "sampled_token" and settings.divergence in PLAIN:
+    if settings.estimator == "sampled_token" and settings.divergence in PLAIN_DIVERGENCES:
         values_N, metrics["k3"] = _sampled(settings, student, teachers, ids_N)
     else:
-        values_N = _divergences(settings, student, teachers, ids_N, weights_N=weights_N, t=t)
+        values_N = _divergences(
+            settings, student, teachers, ids_N, weights_N=weights_N, taid_t=taid_t
+        )
         if (
             settings.token_clip
             or settings.importance_clip
@@ -104,25 +111,24 @@ def hint_loss(
         values_N = values_N * importance_weights(
             logp_N, batch.hint_logp_N, cap=settings.importance_clip
         )
-    units = counts.hint_tokens if weights_N is None else 1
-    weights_N = None if weights_N is None else weights_N.to(values_N.dtype)
     return ChannelLoss(
         name="hint",
         values=values_N,
         tokens=len(ids_N),
-        global_units=units,
-        weights=weights_N,
+        # weights are the mean already
+        global_units=counts.hint_tokens if weights_N is None else 1,
+        weights=None if weights_N is None else weights_N.to(values_N.dtype),
         metrics=metrics,
     )
 
 
 def view_weights(settings: HintSettings, batch: Batch, counts: Counts) -> Tensor | None:
-    """The weight of each target token, so that the weighted sum over the whole step is the mean;
-    None = all are equal, 1 / hint_tokens.
+    """The weight (N,) of each target token: the weighted sum over the whole step is the channel's
+    mean. None = every token weighs 1 / counts.hint_tokens.
 
-    With mean = "site", each token of a message of n tokens weighs 1 / (n * messages): messages of 1
-    and 3 tokens give 1/2, 1/6, 1/6, 1/6. Counts are global and no view is cut, so neither ranks nor
-    micro-batches nor the layout change a weight.
+    With mean = "site", each of the n tokens of a message weighs 1 / (n * number of messages): two
+    messages of 1 and 3 tokens give 1/2, 1/6, 1/6, 1/6. `counts` are those of the whole step and a
+    view is never cut, so weights depend neither on ranks nor on micro-batches nor on the layout.
     """
     if settings.mean == "token":
         return batch.hint_weight_N / counts.hint_weight if settings.difficulty else None
@@ -132,62 +138,67 @@ def view_weights(settings: HintSettings, batch: Batch, counts: Counts) -> Tensor
 
 
 def teacher_rows(settings: HintSettings, student_RV: Tensor, teachers_KRV: Tensor) -> Tensor:
-    """The teacher's logits, from those of its models; `contrast` needs the student's too. All are
-    at the same temperature."""
-    models = num_models(settings)
-    if len(teachers_KRV) != models * (1 + settings.contrast):
-        raise AlignmentError(
-            f"{len(teachers_KRV)} teachers were scored,"
-            f" {models * (1 + settings.contrast)} are needed"
-        )
-    own_RV = mixed_teacher(settings, teachers_KRV[:models])
+    """The teacher's logits (R, V), combined from those of its models; all at one temperature.
+
+    With `contrast`, the target is the student plus what the site's hint changes more than another
+    site's hint, so the student's logits are needed too.
+    """
+    num = num_models(settings)
+    num_needed = num * (1 + settings.contrast)
+    if len(teachers_KRV) != num_needed:
+        raise AlignmentError(f"{len(teachers_KRV)} teachers were scored, {num_needed} are needed")
+    right_RV = mixed_teacher(settings, teachers_KRV[:num])
     if not settings.contrast:
-        return own_RV
-    return contrast_target(student_RV, own_RV, mixed_teacher(settings, teachers_KRV[models:])[None])
+        return right_RV
+    wrong_RV = mixed_teacher(settings, teachers_KRV[num:])
+    return contrast_target(student_RV, right_RV, wrong_RV[None])
 
 
 def plain_divergence(settings: HintSettings) -> Divergence:
-    """The divergence that a page shows for a token: that of the settings if it is one of the three
-    plain ones, else kl(student, teacher)."""
-    return (
-        cast(Divergence, settings.divergence)
-        if settings.divergence in PLAIN
-        else "kl(student, teacher)"
-    )
+    """The divergence that the report shows for a token: that of the settings if it is a KL or the
+    JSD, else kl(student, teacher)."""
+    if settings.divergence in PLAIN_DIVERGENCES:
+        return cast(Divergence, settings.divergence)
+    return "kl(student, teacher)"
 
 
 @torch.no_grad()
 def shown_values(
     settings: HintSettings, student: ScoredHidden, teachers: Sequence[ScoredHidden], ids_N: Tensor
 ) -> dict[str, Tensor]:
-    """What a page shows for each token: its log-prob under the student and under the teacher, and
-    `plain_divergence` between them; the logits exist a chunk at a time, as in a loss.
+    """What the report shows for each token, (N,) each: its log-prob under the student and under the
+    teacher, and `plain_divergence` between them. Logits exist for a chunk at a time, as in a loss.
 
     Example: shown_values(settings, student, teachers, ids_N)["teacher"] -> tensor([-4.0, -0.2])
     """
-    plain = {"divergence": plain_divergence(settings), "estimator": "full", "entry_clip": 0.0}
-    shown = settings.model_copy(update={**plain, "contrast": False})
+    shown = settings.model_copy(
+        update={
+            "divergence": plain_divergence(settings),
+            "estimator": "full",
+            "entry_clip": 0.0,
+            "contrast": False,
+        }
+    )
     untempered = shown.model_copy(update={"temperature": 1.0})
     return {
         "student": fused_logprobs(*student, ids_N),
         "teacher": _teacher_logprobs(untempered, teachers, ids_N),
-        "divergence": _divergences(shown, student, teachers, ids_N, weights_N=None, t=None),
+        "divergence": _divergences(shown, student, teachers, ids_N, weights_N=None, taid_t=None),
     }
 
 
 def num_models(settings: HintSettings) -> int:
-    """The number of models that make up a teacher."""
+    """The number of models whose logits make up the teacher's."""
     return 2 if settings.teacher == "trust_region" else 1
 
 
 def mixed_teacher(settings: HintSettings, models_KRV: Tensor | Sequence[Tensor]) -> Tensor:
-    """The logits of the teacher: those of its one model, or the mixture of the trust region's two
-    (the student now, then at the start)."""
-    return (
-        trust_region(models_KRV[1], models_KRV[0], share=settings.trust)
-        if settings.teacher == "trust_region"
-        else models_KRV[0]
-    )
+    """The teacher's logits (R, V): those of its one model, or the mixture of the trust region's
+    two, which come in the order (student now, student at the start)."""
+    if settings.teacher == "trust_region":
+        live_RV, start_RV = models_KRV[0], models_KRV[1]
+        return trust_region(start_RV, live_RV, share=settings.trust)
+    return models_KRV[0]
 
 
 def _divergences(
@@ -197,12 +208,15 @@ def _divergences(
     ids_N: Tensor,
     *,
     weights_N: Tensor | None,
-    t: float | None,
+    taid_t: float | None,
 ) -> Tensor:
-    """The divergence of each token, unweighted; `weights_N` only let the head's gradient be summed
-    while the logits of a chunk exist."""
-    # a clip or an importance weight is known only once every value is: then the forward cannot
-    # know the gradient yet
+    """The divergence (N,) of each token, unweighted.
+
+    `weights_N` are what the caller will multiply them with: with these, the gradient of the output
+    head can be summed in the forward, while the logits of a chunk exist (losses/fused.py).
+    """
+    # a clip or an importance weight changes the gradient after the values are known, so the head's
+    # gradient cannot be computed in the forward
     head_gradient: HeadGradient = (
         "backward" if settings.token_clip or settings.importance_clip else "forward"
     )
@@ -215,7 +229,7 @@ def _divergences(
         len(teachers) == 1
         and settings.estimator == "full"
         and not settings.entry_clip
-        and settings.divergence in PLAIN
+        and settings.divergence in PLAIN_DIVERGENCES
     ):
         return fused_divergence(
             *student,
@@ -224,21 +238,20 @@ def _divergences(
             beta=settings.beta,
             **options,
         )
-    measure, by_token = row_measure(settings, t=t), settings.estimator == "sampled_token"
+    measure = row_measure(settings, taid_t=taid_t)
 
     def rows(student_RV: Tensor, teachers_KRV: Tensor, ids_R: Tensor | None = None) -> Tensor:
         return measure(student_RV, teacher_rows(settings, student_RV, teachers_KRV), ids_R)
 
-    return fused_rows(
-        rows, *student, teachers=teachers, ids_N=ids_N if by_token else None, **options
-    )
+    sampled_ids_N = ids_N if settings.estimator == "sampled_token" else None
+    return fused_rows(rows, *student, teachers=teachers, ids_N=sampled_ids_N, **options)
 
 
 def row_measure(
-    settings: HintSettings, *, t: float | None = None
+    settings: HintSettings, *, taid_t: float | None = None
 ) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """The divergence of these settings as fn(student_RV, teacher_RV, ids_R) -> values_R, on logits
-    that are divided by the temperature already.
+    """The divergence of these settings as a function of logits that the temperature has divided
+    already: fn(student_RV, teacher_RV, ids_R) -> values_R, in nats.
 
     >>> student_RV, teacher_RV = torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])
     >>> measure = row_measure(HintSettings(divergence="kl(student, teacher)"))
@@ -252,11 +265,12 @@ def row_measure(
 
     def measure(student_RV: Tensor, teacher_RV: Tensor, ids_R: Tensor | None) -> Tensor:
         if settings.divergence == "taid":
-            if t is None:
+            if taid_t is None:
                 raise AlignmentError("TAID without the teacher's share in its mixture")
-            return taid(student_RV, teacher_RV, t=t)
+            return taid(student_RV, teacher_RV, t=taid_t)
         if settings.divergence == "eopd":
-            then_R = None if ids_R is None else token_logprobs(student_RV.detach(), ids_R)
+            # the current weights count as the sampler's: the ratio in EOPD's clip is 1
+            sampled_logp_R = None if ids_R is None else token_logprobs(student_RV.detach(), ids_R)
             return eopd_paper(
                 student_RV,
                 teacher_RV,
@@ -264,7 +278,7 @@ def row_measure(
                 k=gate.top,
                 alpha=gate.alpha,
                 ids_N=ids_R,
-                sampled_logp_N=then_R,
+                sampled_logp_N=sampled_logp_R,
             )
         if settings.divergence == "soft_gate":
             return eopd_soft_gate(student_RV, teacher_RV, h_max=gate.h_max or None)
@@ -288,8 +302,8 @@ def row_measure(
 def _sampled(
     settings: HintSettings, student: ScoredHidden, teachers: Sequence[ScoredHidden], ids_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The sampled-token loss of each token, and the k3 estimate of the KL: the loss's own value is
-    only right in its gradient."""
+    """(sampled-token loss, k3 estimate of the KL) of each token, (N,) each. Only the gradient of
+    the first means something, so the second is what a run reports."""
     logp_N = fused_logprobs(
         *student, ids_N, temperature=settings.temperature, head_gradient="backward"
     )
@@ -312,8 +326,8 @@ def _sampled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """Advantages with the hint's credit, and the hint channel's report of it: the mean |credit|,
-    without a gradient."""
+    """The advantages (A,) after credit, and the hint channel's report: |change| of each credited
+    token's advantage, as a loss without a gradient."""
 
     advantage_A: Tensor
     loss: ChannelLoss
@@ -327,27 +341,17 @@ def hint_credit(
     *,
     counts: Counts,
 ) -> Credit:
-    """Move the advantages of the sampled tokens inside a view by the hint's evidence; the others
-    stay the same, bit by bit.
+    """Add the hint's evidence to the advantages of the sampled tokens that lie in a hint view; all
+    other advantages stay the same, bit by bit.
 
     If two views hold one token, its evidence is their mean. A rollout of a flat group has no
     advantage and gets no credit.
     """
-    # 1. The evidence of every target token of the views.
+    # 1. The evidence of each target token of the views, matched to the policy channel's tokens.
     with torch.no_grad():
         evidence_N = _evidence(settings, student, teachers, batch.hint_student.ids_N)
-    # 2. Its mean at every place (row, position) of the micro-batch, read at the policy's tokens.
-    width = batch.student.ids_BT.shape[1]
-    sums_M, views_M = (
-        torch.zeros(len(batch.student) * width, dtype=evidence_N.dtype, device=evidence_N.device)
-        for _ in range(2)
-    )
-    place_N, place_A = (x.row_N * width + x.position_N for x in (batch.hint_student, batch.action))
-    sums_M.index_add_(0, place_N, evidence_N)
-    views_M.index_add_(0, place_N, torch.ones_like(evidence_N))
-    in_view_A = views_M[place_A] > 0
-    evidence_A = sums_M[place_A] / views_M[place_A].clamp_min(1.0)
-    # 3. The advantages, moved by the bounded evidence.
+    evidence_A, in_view_A = _evidence_at_actions(evidence_N, batch)
+    # 2. The advantages plus credit: the evidence times the channel's weight, bounded if so set.
     advantage_A = batch.advantage_N.to(evidence_N.dtype)
     is_bounded = settings.combination == "bounded"
     limits = {
@@ -360,7 +364,7 @@ def hint_credit(
         credited_advantage(advantage_A, evidence_A, coefficient=settings.weight, **limits),
         advantage_A,
     )
-    # 4. The report: how far advantages moved, and how much credit is at its bound.
+    # 3. The report: how far advantages moved, and the share of credit at its bound.
     credit_C = (settings.weight * evidence_A)[in_view_A]
     metrics = {}
     if is_bounded:
@@ -377,19 +381,38 @@ def hint_credit(
     return Credit(advantage_A=credited_A, loss=loss)
 
 
+def _evidence_at_actions(evidence_N: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """(evidence_A, in_view_A): the mean evidence at each token of the policy channel over the views
+    that hold it, and whether any does. Tokens are matched by (row, position) of the student
+    rows."""
+    num_rows, width = batch.student.ids_BT.shape
+    views, actions = batch.hint_student, batch.action
+    index_N = views.row_N * width + views.position_N
+    index_A = actions.row_N * width + actions.position_N
+    sums_P = evidence_N.new_zeros(num_rows * width).index_add_(0, index_N, evidence_N)
+    num_views_P = torch.zeros_like(sums_P).index_add_(0, index_N, torch.ones_like(evidence_N))
+    evidence_A = sums_P[index_A] / num_views_P[index_A].clamp_min(1.0)
+    return evidence_A, num_views_P[index_A] > 0
+
+
 def _evidence(
     settings: HintSettings, student: ScoredHidden, teachers: Sequence[ScoredHidden], ids_N: Tensor
 ) -> Tensor:
-    models = num_models(settings)
-    own_N = _teacher_logprobs(settings, teachers[:models], ids_N)
+    """How much likelier the hint makes each target token, in nats (N,): against the student, or
+    with `contrast` against another site's hint."""
+    num = num_models(settings)
+    right_N = _teacher_logprobs(settings, teachers[:num], ids_N)
     if settings.contrast:
-        return contrast_evidence(own_N, _teacher_logprobs(settings, teachers[models:], ids_N)[None])
-    return hint_evidence(fused_logprobs(*student, ids_N, temperature=settings.temperature), own_N)
+        wrong_N = _teacher_logprobs(settings, teachers[num:], ids_N)
+        return contrast_evidence(right_N, wrong_N[None])
+    student_N = fused_logprobs(*student, ids_N, temperature=settings.temperature)
+    return hint_evidence(student_N, right_N)
 
 
 def _teacher_logprobs(
     settings: HintSettings, models: Sequence[ScoredHidden], ids_N: Tensor
 ) -> Tensor:
+    """The log-prob (N,) of each target token under the teacher made of these models."""
     if len(models) == 1:
         return fused_logprobs(*models[0], ids_N, temperature=settings.temperature)
 
@@ -402,8 +425,8 @@ def _teacher_logprobs(
 
 
 def taid_schedule(settings: HintSettings, *, steps: int) -> TaidSchedule | None:
-    """The schedule of TAID's mixture in a run in which it moves; None in any other run, where t
-    stays `taid.t_start`."""
+    """The schedule by which t, the teacher's share in TAID's mixture, grows; None if the run does
+    not use TAID, or keeps t at `taid.t_start`."""
     if settings.divergence != "taid" or settings.taid.schedule == "fixed":
         return None
     taid_settings = settings.taid

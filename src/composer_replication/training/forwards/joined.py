@@ -1,15 +1,15 @@
-"""Ranks with unequal work on sharded models: each takes part in every forward and backward.
+"""Unequal numbers of forwards per rank on sharded models (train.fsdp).
 
     with joined(models):                     # training/step.py, around a step's micro-batches
         forwards = run_passes(...)           # any number of forwards, of any of the models
         forwards.backward(models)
 
-A forward of a sharded model gathers its layers from all ranks, so a rank that ran one forward more
-than another would wait for ever. And the numbers do differ: micro-batches, hint views, slices of a
-teacher's rows. So before each forward and each backward the ranks exchange what they want to run;
-the first in a fixed order is run by all, and a rank that wanted something else, or has nothing left
-to do, runs one padding token through the same model, with a gradient of 0, then asks again. It is
-what `torch.distributed.algorithms.Join` does for models that are replicated.
+A forward of an FSDP model all-gathers its layers, so a rank that ran one forward more than another
+would wait for ever. And ranks do differ, in their micro-batches, hint views and slices of teacher
+rows. So before each forward and backward the ranks vote on what to run next. The first in a fixed
+order is run by all: a rank that wanted something else, or has nothing left to run, stands in with
+one padding token through the same model, with a gradient of 0, and votes again. This is what
+`torch.distributed.algorithms.Join` does for DDP.
 
 With replicated models `joined` does nothing. Shapes: Q tokens, D hidden size.
 """
@@ -56,8 +56,8 @@ def joined(models: TrainingModels) -> Iterator[None]:
 
 
 def walk_back(models: TrainingModels, hidden: list[Tensor], grads: list[Tensor]) -> None:
-    """The backward of the student's forwards, from gradients of what was taken of their hidden
-    states; on a joined rank also of the forwards that it ran for the others."""
+    """The backward of the student's forwards: `hidden` are parts of their final hidden states,
+    `grads` the gradients there. On a joined rank also of the forwards that it ran for others."""
     if models.joined is not None:
         models.joined.take_part(models.joined.backward)
     _walk_back(models, hidden, grads)
@@ -69,17 +69,19 @@ def _walk_back(models: TrainingModels, hidden: list[Tensor], grads: list[Tensor]
         model = models.student.model
         tree = tree_attention(model) if models.layout == "tree" else nullcontext()
         with tree, tiled(model, tile=models.settings.tile):
-            # a gradient of 0 for every forward: a rank without a loss walks back all layers, too
+            # a gradient of 0 for each forward's whole output: the backward then runs through all
+            # layers on each rank, also on one without a loss
             torch.autograd.backward(
                 [*hidden, *roots], [*grads, *(torch.zeros_like(root) for root in roots)]
             )
 
 
 class JoinedRanks:
-    """This rank's request for its next forward, and the other ranks' requests.
+    """The votes of this rank, and its stand-in forwards.
 
-    Turns are numbered: the forward without gradient of each sharded model, the student's forward
-    with gradient, the backward. The lowest number that a rank wants comes first.
+    What can be run is numbered (a *turn*): 0 to n - 1, a forward without gradient of one of the n
+    sharded models; n, the student's forward with gradient; n + 1, the backward. The lowest number
+    that any rank wants is run next.
     """
 
     def __init__(self, models: TrainingModels, sharding: Sharding) -> None:
@@ -95,19 +97,20 @@ class JoinedRanks:
         self.stands_in = False
 
     def take_part(self, wanted: int | None) -> None:
-        """Return when it is the turn of what is wanted; None = when no rank wants anything more."""
+        """Stand in for the other ranks until it is this turn; None = until no rank wants to run
+        anything more."""
         while (turn := self._vote(wanted)) != wanted:
             assert turn is not None
             self._stand_in(turn)
 
     def pop_forwards(self) -> list[Tensor]:
-        """The hidden states of the forwards with gradient that were not walked back yet."""
+        """The outputs of the forwards with gradient whose backward has not run yet."""
         forwards, self.forwards = self.forwards, []
         return forwards
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, every forward of a sharded model waits for its turn."""
+        """A block in which each forward of a sharded model waits for its turn, by hooks."""
         handles = []
         for number, model in enumerate(self.sharded):
             decoder = decoder_of(model)
@@ -132,7 +135,7 @@ class JoinedRanks:
             self.forwards.append(out.last_hidden_state)
 
     def _vote(self, wanted: int | None) -> int | None:
-        """The first turn that any rank wants."""
+        """The lowest turn that any rank wants; None if none wants any."""
         votes = torch.zeros(self.backward + 1, dtype=torch.int32)
         if wanted is not None:
             votes[wanted] = 1
@@ -140,7 +143,7 @@ class JoinedRanks:
         return next((turn for turn, vote in enumerate(votes.tolist()) if vote), None)
 
     def _stand_in(self, turn: int) -> None:
-        """Run what other ranks want, with one padding token."""
+        """Run a turn that other ranks want, with one padding token."""
         if turn == self.backward:
             _walk_back(self.models, [], [])
             return

@@ -1,22 +1,28 @@
-"""The forwards of one micro-batch: final hidden states of the student, and of the models that score
-without a gradient.
+"""The forwards of one micro-batch: the final hidden states that its losses are computed from.
 
-    forwards = run_passes(models, batch, required)
-    forwards.predictors("student", batch.lm)         # (N, D), on the student's graph
-    forwards.teachers, forwards.reference_ND         # (N, D), without a gradient
+training/step.py runs them before the losses of forwards/channels.py; logits are not computed here:
 
-Two layouts, the same values (config.train.layout):
-    rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works
-           with any model
-    tree   all rows are one forest (tokens/tree.py), and what gets a gradient is one forward. A live
-           teacher reads the hints on the keys and values of that forward. A frozen teacher and the
-           reference of DPO (if the pairs do not carry its log-probs) are one pass without a
-           gradient, a slow average is another; a trust region is a live and a frozen teacher.
+    forwards = run_passes(models, batch, RequiredForwards.of(settings, batch)).detached_leaves()
+    forwards.predictors("student", batch.lm)         # (N, D), of the student, with gradient
+    forwards.teachers, forwards.reference_ND         # (N, D) each, of other models, without
+    ...                                              # losses, and their backward to the leaves
+    forwards.backward(models)                        # once through the student
 
-A loss is computed on detached copies of the hidden states that predict its tokens
-(`ForwardResults.leaves`): each loss is walked back once to these, and the trunk once for their sum.
-Shapes: B rows, T length, Q tokens of a pass, K tokens of it whose keys and values are kept, M =
-B * T or Q, N loss tokens, D hidden size.
+Two layouts give the same values (train.layout):
+
+    rows   one forward over the padded student rows, one over the pair rows; teachers and reference
+           score their rows in slices. Works with any model
+    tree   all rows form a forest that shares prefixes (tokens/tree.py), and student and pair rows
+           are one forward. A live teacher, whose weights are the student's, computes only the
+           tokens that hints add, on the KV cache of that forward. A frozen teacher and DPO's
+           reference model share a forward; an EMA teacher has its own; a trust region is a live
+           and a frozen teacher
+
+Losses read detached copies of the hidden states that predict their tokens (`leaves` below): each
+loss has a backward to its own copies, and the model one backward for all of them.
+
+Shapes: B rows, T padded length, Q tokens of a pass, K tokens of it whose keys and values are kept,
+M tokens of one forward (B * T, or Q), N loss tokens, D hidden size.
 """
 
 from __future__ import annotations
@@ -47,11 +53,11 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredForwards:
-    """The forwards that the channels with a weight need of one batch.
+    """The forwards that a batch needs, for the channels that are on and have tokens in it.
 
-    `hint`: a teacher scores the views, for a loss or for credit. `sides` is how many pair rows are
-    read (none, the chosen ones, or both sides). `pairs`: both sides are compared. `reference`: the
-    start scores them too, because the pairs do not carry its log-probs.
+    `hint`: the teacher scores the hint views, for a loss or for credit. `sides`: how many pair rows
+    are read (none, the chosen ones, or both sides). `pairs`: the two sides are compared.
+    `reference`: DPO's reference model scores them, because the pairs do not carry its log-probs.
     """
 
     policy: bool
@@ -64,7 +70,7 @@ class RequiredForwards:
 
     @classmethod
     def of(cls, settings: TrainSettings, batch: Batch) -> RequiredForwards:
-        """By the weights of the channels, and by what the batch holds."""
+        """What these settings need of this batch."""
         weights = channel_weights(settings)
         pairs = bool(weights["preference"] and batch.num_pairs)
         both_sides, hint = settings.preference.both_sides, settings.hint
@@ -91,12 +97,14 @@ class RequiredForwards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResults:
-    """The hidden states of one micro-batch.
+    """The final hidden states of one micro-batch.
 
-    `places[kind]` is the number of a tensor of `hidden`, and the place of each (row, position)
-    among its M tokens. `teachers` are the predictors of the hint targets: below the site's hint,
-    then, for a contrast, below another site's; each by the teacher, and for a trust region by the
-    start too. `leaves` are pairs of hidden states on the graph and their detached copies.
+    `hidden` are the student's, (B, T, D) or (1, Q, D) for each forward. `places[kind]` says which
+    of them holds the student or the pair rows, and the index (B, T) of each (row, position) among
+    its M tokens. `teachers` predict the hint targets: with the site's hint in the context, then,
+    for a contrast, with another site's; each by the teacher, and for a trust region by the student
+    at the start, too. `leaves` collects (hidden states on the graph, detached copy) of each loss;
+    None while losses read the graph itself.
     """
 
     hidden: tuple[Tensor, ...]
@@ -106,8 +114,8 @@ class ForwardResults:
     leaves: list[tuple[Tensor, Tensor]] | None = None
 
     def predictors(self, kind: Kind, targets: Targets) -> Tensor:
-        """The student's hidden states (N, D) that predict these tokens; the first of a branch is
-        predicted at its parent's end."""
+        """The student's hidden states (N, D) that predict these tokens; the first token of a branch
+        is predicted by the last one above it."""
         number, index_BT = self.places[kind]
         hidden_ND = self.hidden[number].flatten(0, 1)[targets.predictors(index_BT)]
         if self.leaves is None:
@@ -116,16 +124,16 @@ class ForwardResults:
         return self.leaves[-1][1]
 
     def detached_leaves(self) -> ForwardResults:
-        """The same states, of which `predictors` gives detached copies: the backward of a loss ends
-        there.
+        """The same states, of which `predictors` gives detached copies: there the backward of a
+        loss ends, and the gradient norm of its channel is taken.
 
-        There is one copy per loss token, so a norm taken there does not depend on what happens to
-        share a forward.
+        Each loss has copies of its own, so the norm does not depend on which tokens share a
+        forward.
         """
         return replace(self, leaves=[])
 
     def backward(self, models: TrainingModels) -> None:
-        """Walk the trunk back once, from the gradients that have gathered at the leaves."""
+        """The backward through the student, once, from the gradients gathered in the leaves."""
         pairs = [
             (hidden, leaf.grad)
             for hidden, leaf in self.leaves or ()
@@ -135,7 +143,7 @@ class ForwardResults:
 
 
 def run_passes(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
-    """Every forward that the channels in use need, in the layout of the run."""
+    """Run the forwards that are required, in the layout of the run."""
     return (_tree if models.layout == "tree" else _rows)(models, batch, required)
 
 
@@ -145,25 +153,37 @@ def score_targets(
     """The hidden states (N, D) that predict these tokens, of a model without a gradient, in the
     layout of the run."""
     if models.layout == "tree":
-        return _ask(models, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
+        request = _ReferenceRequest(rows.lists(), targets)
+        return _reference_predictors(models, {"": (reference, request)})[""]
     return _row_predictors(models, reference, rows, targets)
 
 
 @contextmanager
 def _scoring(models: TrainingModels, reference: Reference) -> Iterator[Any]:
-    """Around forwards of a model without a gradient: nothing is kept, and train.tile bounds what
-    one layer needs."""
+    """Around forwards of a model without a gradient: no graph, and tiled layers (train.tile)."""
     with reference.scoring() as model, tiled(model, tile=models.settings.tile):
         yield model
 
 
 @contextmanager
-def _keeping_less(models: TrainingModels) -> Iterator[None]:
-    """Around a forward with a gradient: what train.tile and train.offload ask for."""
+def _saving_memory(models: TrainingModels) -> Iterator[None]:
+    """Around a forward with a gradient: tiled layers (train.tile), and activations in host memory
+    (train.offload)."""
     model, settings = models.student.model, models.settings
     host = in_host_memory(model) if settings.offload else nullcontext()
     with tiled(model, tile=settings.tile), host:
         yield
+
+
+def _hint_rows(batch: Batch, required: RequiredForwards) -> list[tuple[Rows, Targets]]:
+    """The rows that the teacher scores, with their target tokens: those with the site's hint, then,
+    for a contrast, those with another site's."""
+    if not required.hint:
+        return []
+    rows = [(batch.teacher, batch.hint_teacher)]
+    if len(batch.wrong):
+        rows.append((batch.wrong, batch.hint_wrong))
+    return rows
 
 
 # ---- rows ----
@@ -178,14 +198,11 @@ def _row_predictors(
 
 
 def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
-    """Padded rows: the student's, then the pairs'."""
+    """Layout "rows": teachers and reference, then the student rows and the pair rows."""
     model, hidden, places = models.student.model, [], {}
-    hint_rows = [(batch.teacher, batch.hint_teacher)] if required.hint else []
-    if required.hint and len(batch.wrong):
-        hint_rows.append((batch.wrong, batch.hint_wrong))
     teachers = tuple(
         _row_predictors(models, teacher, rows, targets)
-        for rows, targets in hint_rows
+        for rows, targets in _hint_rows(batch, required)
         for teacher in models.teachers
     )
     reference_ND = None
@@ -201,7 +218,7 @@ def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
                 len(hidden),
                 torch.arange(ids_BT.numel(), device=ids_BT.device).view(ids_BT.shape),
             )
-            with _keeping_less(models):
+            with _saving_memory(models):
                 hidden.append(final_hidden(model, ids_BT))
     return ForwardResults(
         hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference_ND
@@ -220,38 +237,38 @@ class _ReferenceRequest:
 
 
 def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
-    """One forest; with a live teacher its hint rows are branches on the student's own trunk."""
+    """Layout "tree": one forward for everything with a gradient, a live teacher on its KV cache,
+    then the other models."""
     model, references = models.student.model, models.references
     student = batch.student.lists() if required.student else []
     sides = batch.pair.lists()[: required.sides]
     if not student and not sides:
         return ForwardResults(hidden=(), places={})
-    hint_requests: list[_ReferenceRequest] = []
-    if required.hint:
-        hint_requests.append(_ReferenceRequest(batch.teacher.lists(), batch.hint_teacher))
-        if len(batch.wrong):
-            hint_requests.append(_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong))
+    hint_requests = [
+        _ReferenceRequest(rows.lists(), targets) for rows, targets in _hint_rows(batch, required)
+    ]
     # 1. One forward for every row that gets a gradient.
     trunk = [*student, *sides]
     forest = Forest.grow([*trunk, *(row for request in hint_requests for row in request.rows)])
     plan = forest.over(range(len(trunk)))
-    # keys and values under dropout are not the teacher's: it then reads the trunk again
+    # under dropout the student's keys and values are not the teacher's: it computes its own
     shared = required.hint and references["hint"].is_live(model) and not dropout_active(model)
     key_values, below, place_K = KeyValues() if shared else None, plan, None
     if key_values is not None and models.settings.checkpoint == "layers":
-        # no graph holds them any more: only what a hint's branch can see, up to the last hint
+        # under checkpointing they are not part of the graph anyway, so keeping them costs memory:
+        # keep those that a hint's tokens attend to
         hint_rows = range(len(trunk), len(forest.paths))
         below, place_K = forest.part_of(plan, hint_rows)
         key_values.place_K = place_K
         key_values.on_host = models.settings.offload
-    with _keeping_less(models):
+    with _saving_memory(models):
         hidden_QD = tree_hidden(model, plan, keep=key_values)
     index_BT = _places(plan, range(len(trunk)), hidden_QD.device)
     places: dict[Kind, tuple[int, Tensor]] = {
         "student": (0, index_BT[: len(student)]),
         "pair": (0, index_BT[len(student) :]),
     }
-    # 2. The live teacher reads only what the hints add, on the keys and values of that forward.
+    # 2. A live teacher computes only the tokens that hints add, on the KV cache of that forward.
     names = {
         (request, teacher): f"{request}:{teacher}"
         for request in range(len(hint_requests))
@@ -263,20 +280,20 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
         if place_K is not None:
             below_KD = below_KD[place_K.to(below_KD.device)]
 
-        def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
+        def score_on_cache(part: Sequence[int]) -> tuple[Pass, Tensor]:
             branches = forest.over([len(trunk) + row for row in part], cached=below)
-            with _scoring(models, references["hint"]) as live:
-                branch_QD = hidden_QD[:0]
-                if branches.size:
+            branch_QD = below_KD[:0]
+            if branches.size:
+                with _scoring(models, references["hint"]) as live:
                     branch_QD = tree_hidden(live, branches, cache=key_values)
-            yield branches, torch.cat([below_KD, branch_QD])
+            return branches, torch.cat([below_KD, branch_QD])
 
         live_predictors = _predictors(
-            models, hint_requests, on_cache, known=trunk, first=len(trunk)
+            models, hint_requests, score_on_cache, known=trunk, first_row=len(trunk)
         )
         predictors = {names[i, 0]: hidden_ND for i, hidden_ND in enumerate(live_predictors)}
-        key_values.layers.clear()  # before any other model runs
-    # 3. Every other model: one pass each.
+        key_values.layers.clear()  # frees them before another model runs
+    # 3. The other models: frozen and EMA teachers, DPO's reference.
     requests: dict[str, tuple[Reference, _ReferenceRequest]] = {
         name: (models.teachers[teacher], hint_requests[request])
         for (request, teacher), name in names.items()
@@ -285,7 +302,7 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
     if required.reference:
         pair_request = _ReferenceRequest(sides, batch.response)
         requests["preference"] = (references["preference"], pair_request)
-    predictors |= _ask(models, requests)
+    predictors |= _reference_predictors(models, requests)
     return ForwardResults(
         hidden=(hidden_QD[None],),
         places=places,
@@ -294,10 +311,11 @@ def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
     )
 
 
-def _ask(
+def _reference_predictors(
     models: TrainingModels, requests: dict[str, tuple[Reference, _ReferenceRequest]]
 ) -> dict[str, Tensor]:
-    """The predictors by name; requests of the same model are one pass."""
+    """The predictors (N, D) of each request by its name; requests to the same model share its
+    forwards."""
     predictors: dict[str, Tensor] = {}
     names = list(requests)
     while names:
@@ -306,16 +324,15 @@ def _ask(
         same_model = [requests[name][1] for name in together]
         rows = [row for request in same_model for row in request.rows]
 
-        def alone(
+        def score(
             part: Sequence[int], reference: Reference = reference, rows: list[Row] = rows
-        ) -> Iterator[tuple[Pass, Tensor]]:
+        ) -> tuple[Pass, Tensor]:
             plan = Forest.grow([rows[row] for row in part]).over(range(len(part)))
             with _scoring(models, reference) as model:
-                yield plan, tree_hidden(model, plan)
+                return plan, tree_hidden(model, plan)
 
-        predictors |= dict(
-            zip(together, _predictors(models, same_model, alone, known=[], first=None), strict=True)
-        )
+        outputs = _predictors(models, same_model, score, known=[], first_row=None)
+        predictors |= dict(zip(together, outputs, strict=True))
         names = [name for name in names if name not in together]
     return predictors
 
@@ -323,69 +340,75 @@ def _ask(
 def _predictors(
     models: TrainingModels,
     requests: list[_ReferenceRequest],
-    score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
+    score: Callable[[Sequence[int]], tuple[Pass, Tensor]],
     *,
     known: Sequence[Row],
-    first: int | None,
+    first_row: int | None,
 ) -> list[Tensor]:
-    """The predictors (N, D) of each request, by forwards of at most train.micro_tokens new tokens
-    (and at least one row).
+    """The predictors (N, D) of each request, scored in slices of at most train.micro_tokens tokens
+    that are not in `known` (and at least one row).
 
-    `first` is the number of the requests' first row in the pass that `score` gives; None if each
-    slice is numbered from 0.
+    `score` runs one forward over some of the requests' rows, numbered over all requests, and gives
+    the pass and its hidden states (M, D). In the pass the rows are numbered from 0 in each slice,
+    or, with `first_row`, from there on over all slices.
     """
     rows = [row for request in requests for row in request.rows]
-    row_N = torch.cat(
-        [q.targets.row_N + sum(len(p.rows) for p in requests[:k]) for k, q in enumerate(requests)]
-    )
-    position_N = torch.cat([q.targets.position_N for q in requests])
+    # 1. The targets of all requests, with rows numbered over all of them.
+    row_parts, num_rows = [], 0
+    for request in requests:
+        row_parts.append(request.targets.row_N + num_rows)
+        num_rows += len(request.rows)
+    row_N = torch.cat(row_parts)
+    position_N = torch.cat([request.targets.position_N for request in requests])
+    # 2. Slice by slice: score the rows, and pick the hidden states that predict their targets.
     out_ND: Tensor | None = None
     for part in slices(rows, known=known, max_tokens=models.settings.micro_tokens):
-        for plan, hidden_MD in score(part):
-            names = range(len(part)) if first is None else [first + row for row in part]
-            index_BT = _places(plan, names, hidden_MD.device)
-            local = torch.full((len(rows),), -1, device=row_N.device)
-            local[torch.tensor(part, device=row_N.device)] = torch.arange(
-                len(part), device=row_N.device
-            )
-            in_part_N = local[row_N] >= 0
-            out_ND = (
-                hidden_MD.new_empty(len(row_N), hidden_MD.shape[1]) if out_ND is None else out_ND
-            )
-            rows_N = local[row_N[in_part_N]]
-            out_ND[in_part_N] = hidden_MD[predictors(index_BT, rows_N, position_N[in_part_N])]
+        plan, hidden_MD = score(part)
+        if out_ND is None:
+            out_ND = hidden_MD.new_empty(len(row_N), hidden_MD.shape[1])
+        rows_in_pass = range(len(part)) if first_row is None else [first_row + row for row in part]
+        index_BT = _places(plan, rows_in_pass, hidden_MD.device)
+        # each row's number within the slice; -1 for rows of other slices
+        number_in_slice = torch.full((len(rows),), -1, device=row_N.device)
+        number_in_slice[torch.tensor(part, device=row_N.device)] = torch.arange(
+            len(part), device=row_N.device
+        )
+        in_slice_N = number_in_slice[row_N] >= 0
+        slice_rows_N = number_in_slice[row_N[in_slice_N]]
+        out_ND[in_slice_N] = hidden_MD[predictors(index_BT, slice_rows_N, position_N[in_slice_N])]
     assert out_ND is not None
-    return list(out_ND.split([len(q.targets) for q in requests]))
+    return list(out_ND.split([len(request.targets) for request in requests]))
 
 
 def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Iterator[list[int]]:
-    """Parts of the rows that add at most `max_tokens` to `known`; a part has at least one row.
+    """Numbers of the rows in slices: the rows of a slice have at most `max_tokens` tokens that they
+    share neither with each other nor with `known`. A slice has at least one row.
 
     >>> list(slices([(1, 2), (1, 3), (4, 5)], known=[(1,)], max_tokens=2))
     [[0, 1], [2]]
     """
 
-    def fresh() -> ForestBuilder:
-        grower = ForestBuilder()
+    def known_forest() -> ForestBuilder:
+        builder = ForestBuilder()
         for row in known:
-            grower.add(row)
-        return grower
+            builder.add(row)
+        return builder
 
-    grower, part = fresh(), []
-    base = grower.tokens
+    builder, part = known_forest(), []
+    num_known = builder.tokens
     for number, row in enumerate(rows):
-        if part and grower.tokens - base + grower.missing(row) > max_tokens:
+        if part and builder.tokens - num_known + builder.missing(row) > max_tokens:
             yield part
-            grower, part = fresh(), []
-        grower.add(row)
+            builder, part = known_forest(), []
+        builder.add(row)
         part.append(number)
     if part:
         yield part
 
 
 def _places(plan: Pass, rows: Sequence[int], device: torch.device) -> Tensor:
-    """The place of each (row, position) among the tokens of a pass; 0 behind a row's end, where
-    nobody reads it."""
+    """The index (B, T) of each (row, position) among the tokens of a pass; 0 behind the end of a
+    row, where it is never read."""
     packed = [plan.packed(row) for row in rows]
     index_BT = torch.zeros(len(packed), max(map(len, packed), default=0), dtype=torch.long)
     for number, places in enumerate(packed):
