@@ -26,11 +26,11 @@ import marked_part
 
 from composer_replication.core.trace import ToolCall
 from composer_replication.evaluation.stats import wilson
+from composer_replication.repositories.edits import Edit, apply_edits
+from composer_replication.repositories.judged import JudgedRepository
 from composer_replication.repositories.judging.judge import judge_changes, judge_episode
-from composer_replication.repositories.judging.judge_room import JudgedRepository
 from composer_replication.repositories.playing.judged_reward import judged_repository
 from composer_replication.repositories.playing.playable import PlayableTasks
-from composer_replication.repositories.python_changes import Edit, apply_edits
 from composer_replication.repositories.repo_task import RepoTask
 
 ROOT = Path(__file__).resolve().parent.parent

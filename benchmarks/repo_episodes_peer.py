@@ -30,10 +30,10 @@ import marked_part
 from repo_episodes import cpu_clock
 
 from composer_replication.core.trace import ToolCall
-from composer_replication.repositories.checkout import is_test
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.playing.scripted_solver import solve_episode, solving
+from composer_replication.repositories.python.python_files import is_test
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.repositories.sandbox.tree_sandbox_child import REPO
 
@@ -146,7 +146,7 @@ def episode(playable: PlayableTasks, task: RepoTask, player: str) -> dict[str, A
         raw = shown[path].encode() if changed else (base / path).read_bytes()
         return base64.b64encode(raw).decode("ascii")
 
-    python = repository.environment.python
+    python = repository.environment.program
     visible = [name for name in task.must_pass if name not in task.held_out][:6]
     ids = " ".join(f"'{n}'" for n in (*task.must_pass, *task.must_keep) if "'" not in n)
     # as in our sandbox, addresses are the same every time: ids of tests may depend on them

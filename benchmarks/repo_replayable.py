@@ -21,11 +21,11 @@ from typing import Any
 
 import marked_part
 
-from composer_replication.repositories.judging.call_replay import CallRecording
-from composer_replication.repositories.judging.judge import record_replay
-from composer_replication.repositories.judging.judge_room import JudgedRepository
+from composer_replication.repositories.judged import JudgedRepository
 from composer_replication.repositories.playing.judged_reward import JUDGE_CACHE
 from composer_replication.repositories.playing.playable import PlayableTasks
+from composer_replication.repositories.python.judging.call_replay import CallRecording
+from composer_replication.repositories.python.judging.python_judge import record_replay
 from composer_replication.repositories.repo_task import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -29,15 +29,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from composer_replication.core.jsonl import write_json  # noqa: E402
 from composer_replication.core.trace import ToolCall  # noqa: E402
 from composer_replication.repositories.checkout import read_checkout  # noqa: E402
+from composer_replication.repositories.judged import JudgedEpisode, JudgedRepository  # noqa: E402
 from composer_replication.repositories.judging.judge import (  # noqa: E402
-    JudgedEpisode,
     judge_changes,
     judge_episode,
 )
-from composer_replication.repositories.judging.judge_room import (  # noqa: E402
-    JudgedRepository,
-    open_repository,
-)
+from composer_replication.repositories.judging.judge_room import open_repository  # noqa: E402
 from composer_replication.repositories.making.make_repo_tasks import (  # noqa: E402
     TaskSettings,
     make_repo_tasks,
@@ -69,7 +66,7 @@ def make_ground(place: Path) -> HackGround:
         task.symbol: (task, open_repository(task, folder=folder, environment=environment))
         for task in read_tasks(folder / "tasks.jsonl")
     }
-    return HackGround(folder=folder, python=environment.python, tasks=tasks)
+    return HackGround(folder=folder, python=environment.program, tasks=tasks)
 
 
 def play_hack(

@@ -4,6 +4,7 @@ fails here."""
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,41 @@ def test_every_page_opens_with_the_same_promise(repository_root: Path) -> None:
     ):
         text = (repository_root / name).read_text("utf-8")
         assert promise in text and "measurably better" not in text, name
+
+
+PYTHONS = re.compile(
+    r"\.py\b|pytest|conftest|PYT(HON|EST)[A-Z_]+|__init__|__pycache__|python_(files|class)"
+)
+"""What only `repositories/python` has to know of the repositories that tasks are made of."""
+NAMED_WITH_A_REASON = {
+    "hack_calls.py": "every tree has an interpreter, so Python's tricks are open in any language",
+    "hack_monitor.py": "what running tools leave in any repository",
+    "tree_sandbox.py": "the interpreter of the side inside, with the variables that it starts with",
+    "bubblewrap.py": "our own modules, as an archive",
+    "player_tool_specs.py": "examples of patterns, in Claude Code's words",
+    "program_sampler.py": "the name of our own script behind the walls",
+}
+
+
+def test_what_is_pythons_stands_behind_the_interface_of_languages(repository_root: Path) -> None:
+    """Outside of repositories/python nothing parses code or names Python's files and tools."""
+    repositories = repository_root / "src" / "composer_replication" / "repositories"
+    naming: set[str] = set()
+    for path in sorted(repositories.rglob("*.py")):
+        if (repositories / "python") in path.parents:
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documentation
+        ]
+        imports = [
+            name.name for node in nodes if isinstance(node, ast.Import) for name in node.names
+        ]
+        if "ast" in imports or any(map(PYTHONS.search, texts)):
+            naming.add(path.name)
+    assert naming == set(NAMED_WITH_A_REASON)

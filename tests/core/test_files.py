@@ -64,7 +64,7 @@ EXCUSED = {
     "repositories/sandbox/bubblewrap.py": "a file in memory",
     "repositories/sandbox/podman.py": "in a container's root folder, inside a TemporaryDirectory",
     "repositories/sandbox/episode_room.py": "inside the sandbox, in a tree in memory",
-    "repositories/sandbox/test_worker.py": "inside the sandbox, in a tree in memory",
+    "repositories/python/pytest_worker.py": "inside the sandbox, in a tree in memory",
     "repositories/sandbox/tree_sandbox_child.py": "puts the sandbox's root together, in memory",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
 }

@@ -12,8 +12,9 @@ import pytest
 
 from composer_replication.core.errors import SandboxError
 from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.environment import TestEnvironment, make_environment
+from composer_replication.repositories.environment import TestEnvironment
 from composer_replication.repositories.making.make_repo_tasks import PACKAGES
+from composer_replication.repositories.python.python_environment import make_environment
 from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
 
 CART = '''"""A cart."""
@@ -119,7 +120,7 @@ def this_environment(shop: Path, folder: Path) -> TestEnvironment:
     a minute."""
     owner = Path(pytest.__file__).parents[4] / "bin" / "python"
     python = str(owner) if owner.exists() else sys.executable
-    environment = make_environment(read_checkout(shop), folder=folder, python=python)
+    environment = make_environment(read_checkout(shop), folder=folder, program=python)
     (environment.metadata / PACKAGES).write_text("", encoding="ascii")
     return environment
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from benchmarks.honest_answers import ANSWERS, PAGE, RESULTS, answered, render
-from composer_replication.repositories.python_changes import Edit, apply_edits
+from composer_replication.repositories.edits import Edit, apply_edits
 from tests.repositories.test_repo_train import a_task
 
 ROWS = json.loads(RESULTS.read_text("utf-8"))["answers"]

@@ -13,28 +13,22 @@ import pytest
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ToolCall
 from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.judging import judge as judge_module
-from composer_replication.repositories.judging import judge_room as room_module
-from composer_replication.repositories.judging.call_replay import record_calls, same_outcome
-from composer_replication.repositories.judging.fresh_arguments import fresh_calls
-from composer_replication.repositories.judging.hack_constructs import suspicious_constructs
-from composer_replication.repositories.judging.hack_monitor import (
-    HackAttempt,
-    hack_attempts,
-    weakened,
-)
-from composer_replication.repositories.judging.handle_replay import (
+from composer_replication.repositories.judged import HackAttempt, JudgedRepository
+from composer_replication.repositories.judging.hack_monitor import hack_attempts
+from composer_replication.repositories.judging.judge import judge_changes, judge_episode
+from composer_replication.repositories.python import python_files
+from composer_replication.repositories.python.hidden_tests import hide_tests
+from composer_replication.repositories.python.judging import python_judge
+from composer_replication.repositories.python.judging.call_replay import record_calls, same_outcome
+from composer_replication.repositories.python.judging.fresh_arguments import fresh_calls
+from composer_replication.repositories.python.judging.handle_replay import (
     ScriptRecording,
     record_scripts,
 )
-from composer_replication.repositories.judging.hidden_tests import hide_tests
-from composer_replication.repositories.judging.judge import judge_changes, judge_episode
-from composer_replication.repositories.judging.judge_record import read_judge_record
-from composer_replication.repositories.judging.judge_room import (
-    JudgedRepository,
-    check_not_installed,
-)
-from composer_replication.repositories.python_changes import PythonSource, deletion
+from composer_replication.repositories.python.judging.judge_record import read_judge_record
+from composer_replication.repositories.python.monitor.hack_constructs import suspicious_constructs
+from composer_replication.repositories.python.monitor.python_monitor import weakened
+from composer_replication.repositories.python.python_changes import PythonSource, deletion
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.repositories.sandbox.tree_sandbox import interpreter
 from tests.repositories.hacks import (
@@ -234,7 +228,7 @@ def test_the_strong_judge_refuses(
     name: str, shop: JudgedRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = ScriptRecording(scripts={}, fresh={}, reason="switched off")
-    monkeypatch.setattr(judge_module, "record_replay", lambda *_, **__: nothing)
+    monkeypatch.setattr(python_judge, "record_replay", lambda *_, **__: nothing)
     judged = judge_changes(STRONG, repository=shop, changed={PATH: CODE[name]})
     assert (judged.reward, judged.method) == (0.0, "strong")
     assert bool(judged.attempts) == (name != "raises SystemExit")  # a failing test like any other
@@ -369,21 +363,21 @@ def test_a_line_without_the_key_is_refused() -> None:
 def test_an_installed_copy_is_refused(
     shop: JudgedRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = interpreter(shop.environment.python)
+    real = interpreter(shop.environment.program)
     for name in ("other", "shop-1.2.dist-info"):
         (tmp_path / "site" / name).mkdir(parents=True)
 
     class Interpreter:
         packages = (str(tmp_path / "site"), real.packages[1])
 
-    monkeypatch.setattr(room_module, "interpreter", lambda _: Interpreter)
+    monkeypatch.setattr(python_files, "interpreter", lambda _: Interpreter)
     with pytest.raises(DataError, match=r"shop-1\.2\.dist-info is in its interpreter"):
-        check_not_installed(shop)
+        python_files.check_not_installed(shop.checkout, shop.environment)
     (tmp_path / "site" / "shop-1.2.dist-info").rmdir()
-    check_not_installed(shop)
+    python_files.check_not_installed(shop.checkout, shop.environment)
     (tmp_path / "site" / "shop.pth").write_text(str(shop.checkout.folder), encoding="utf-8")
     with pytest.raises(DataError, match="installed copy"):
-        check_not_installed(shop)
+        python_files.check_not_installed(shop.checkout, shop.environment)
 
 
 def test_fresh_calls_are_the_same_for_the_same_seed() -> None:

@@ -11,7 +11,7 @@ import pytest
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
 from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.environment import dependencies
+from composer_replication.repositories.edits import apply_edits
 from composer_replication.repositories.making import gates
 from composer_replication.repositories.making.attempts import TaskAttempt, tidy_tasks
 from composer_replication.repositories.making.gates import earns, hold_out
@@ -24,9 +24,10 @@ from composer_replication.repositories.making.make_repo_tasks import TaskSetting
 from composer_replication.repositories.making.statement import gives_away, list_tests
 from composer_replication.repositories.making.survey import survey_tests
 from composer_replication.repositories.making.vendored import holds_answer, index_packages
-from composer_replication.repositories.python_changes import apply_edits
+from composer_replication.repositories.python.pytest_runner import PytestRunner
+from composer_replication.repositories.python.python_environment import dependencies
+from composer_replication.repositories.python.python_language import PYTHON
 from composer_replication.repositories.repo_task import RepoTask, read_tasks
-from composer_replication.repositories.sandbox.test_runner import TestRunner
 from tests.repositories.shop import CART, TESTS, git, make_shop, needs_walls, this_environment
 
 SETTINGS = TaskSettings(functions=4, classes=1, bugs=4)
@@ -85,7 +86,7 @@ def test_nothing_earns_nothing_and_the_original_earns_one(made: Made) -> None:
     shop, folder, _ = made
     (base,) = (folder / "base").iterdir()
     environment = this_environment(shop, folder / "environment")
-    with TestRunner(tree=base, python=environment.python, import_root=".") as runner:
+    with PytestRunner(tree=base, python=environment.program, import_root=".") as runner:
         for task in read_tasks(folder / "tasks.jsonl"):
             asked = {"must_pass": task.must_pass, "must_keep": task.must_keep}
             changed = task.changed_files(base)
@@ -197,7 +198,7 @@ def test_a_commit_becomes_a_task(tmp_path: Path) -> None:
 def test_a_survey_says_which_tests_run_a_line(tmp_path: Path) -> None:
     shop = make_shop(tmp_path / "shop")
     environment = this_environment(shop, tmp_path / "environment")
-    with TestRunner(tree=shop, python=environment.python, import_root=".") as runner:
+    with PytestRunner(tree=shop, python=environment.program, import_root=".") as runner:
         survey = survey_tests(runner, read_checkout(shop))
     line = CART.splitlines().index("    lowest = None") + 1
     assert survey.tests_of("shop/cart.py", [line]) == ["tests/test_cart.py::test_cheapest"]
@@ -245,11 +246,12 @@ def test_an_answer_that_another_package_holds_is_found(tmp_path: Path) -> None:
     vendored = "if True:\n" + "\n".join(f"  {line}  # copied" for line in CART.splitlines())
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "copy.py").write_text(vendored, encoding="utf-8")
-    index = index_packages([str(tmp_path / "other")], cache=tmp_path / "packages.txt")
+    cache = tmp_path / "packages.txt"
+    index = index_packages(PYTHON, [tmp_path / "other" / "copy.py"], cache=cache)
     body = "amount = 0\nfor price in prices:\n    amount = amount + price\nreturn amount"
-    assert holds_answer(index, [body])
-    assert not holds_answer(index, [body.replace("amount + price", "price + amount")])
-    assert index_packages([], cache=tmp_path / "packages.txt") == index
+    assert holds_answer(index, PYTHON, [body])
+    assert not holds_answer(index, PYTHON, [body.replace("amount + price", "price + amount")])
+    assert index_packages(PYTHON, [], cache=cache) == index
 
 
 def test_hidden_tests_are_whole_functions() -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.repositories import python_changes
-from composer_replication.repositories.python_changes import (
+from composer_replication.repositories.edits import apply_edits
+from composer_replication.repositories.python import python_changes
+from composer_replication.repositories.python.python_changes import (
     PythonSource,
-    apply_edits,
     deletion,
     mutations,
 )
 
-PACKAGE = Path(inspect.getfile(python_changes)).parents[1]
+PACKAGE = Path(inspect.getfile(python_changes)).parents[2]
 
 
 def deleted(text: str, name: str) -> str | None:

@@ -10,11 +10,11 @@ import pytest
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import HACK_ATTEMPT, JUDGED, Session, ToolCall
 from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.judging.hidden_tests import hide_tests
 from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.playing.scripted_solver import solve_episode, solving
+from composer_replication.repositories.python.hidden_tests import hide_tests
 from composer_replication.repositories.repo_task import RepoTask
 from tests.repositories.shop import make_shop, needs_walls, this_environment
 

@@ -14,7 +14,6 @@ from composer_replication.cli.problems import UsageError
 from composer_replication.cli.repo_tasks_check import EVERY_S, check_tasks, list_tasks
 from composer_replication.core.errors import DataError
 from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.environment import make_environment
 from composer_replication.repositories.making.attempts import (
     ENVIRONMENTS,
     TASKS,
@@ -25,6 +24,7 @@ from composer_replication.repositories.making.history import make_history_tasks
 from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
 from composer_replication.repositories.repo_task import KINDS
 from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
+from composer_replication.repositories.task_language import language_of
 
 FOLDER = "tasks"
 
@@ -119,8 +119,8 @@ def _make(
     job.screen.line(
         f"\n {checkout.name}: {len(checkout.sources)} source files; setting up what its tests need"
     )
-    environment = make_environment(
-        checkout, folder=folder / ENVIRONMENTS / checkout.name, python=python
+    environment = language_of(checkout).make_environment(
+        checkout, folder=folder / ENVIRONMENTS / checkout.name, program=python
     )
     job.screen.line(" its tests run three times, then every change is tried", style="dim")
     wanted = sum(settings.wanted().values()) + history
@@ -128,7 +128,12 @@ def _make(
     attempts = chain(
         make_repo_tasks(checkout, environment, folder=folder, settings=settings),
         make_history_tasks(
-            path.resolve(), environment, name=checkout.name, target=folder, wanted=history
+            path.resolve(),
+            environment,
+            name=checkout.name,
+            target=folder,
+            wanted=history,
+            language=checkout.language,
         ),
     )
     last_shown = start

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from composer_replication.cli.job import Job
 from composer_replication.core.errors import DataError
-from composer_replication.repositories.judging.judge import NOT_REPLAYED
-from composer_replication.repositories.judging.judge_run import COMPARES, ORIGINAL
 from composer_replication.repositories.judging.original_check import NO_RISK, check_originals
 from composer_replication.repositories.making.attempts import TASKS, tidy_tasks
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
+from composer_replication.repositories.task_language import language_named
 
 EVERY_S = 15.0
 """Seconds between two lines of progress."""
@@ -44,7 +43,7 @@ def check_tasks(job: Job, folder: Path) -> int:
             job.screen.line(f" {number} of {waiting} checked, {left:.0f} s left", style="dim")
             last_shown = now
     tasks = tidy_tasks(folder)
-    risks = Counter(_kind_of_risk(task.residual_risk) for task in tasks)
+    risks = Counter(map(_kind_of_risk, tasks))
     job.screen.table(risks.most_common(), head=("what the judge cannot exclude", "tasks"))
     seconds = sorted(task.judge_s for task in tasks)
     if seconds:
@@ -56,18 +55,13 @@ def check_tasks(job: Job, folder: Path) -> int:
     return job.finish(facts, wrote=[folder / TASKS], next_command=job.command("tasks list"))
 
 
-def _kind_of_risk(text: str) -> str:
-    """A risk without what is particular to one task.
-
-    >>> _kind_of_risk("the original itself replaces os.environ; not replayed (a table): ...")
-    'the original replaces or reads what the guards watch; not replayed'
-    """
-    kinds = {
-        ORIGINAL: "the original replaces or reads what the guards watch",
-        COMPARES: f"{COMPARES} objects whose == is the repository's",
-        NOT_REPLAYED: NOT_REPLAYED,
-    }
-    found = [kind for words, kind in kinds.items() if words in text]
+def _kind_of_risk(task: RepoTask) -> str:
+    """The risk of a task without what is particular to it: "not replayed"."""
+    language = language_named(task.language)
+    kinds = dict(language.judge.risks) if language.judge else {}
+    if language.unguarded:
+        kinds[language.unguarded] = language.unguarded
+    found = [kind for words, kind in kinds.items() if words in task.residual_risk]
     return "; ".join(found) or NO_RISK
 
 

@@ -5,5 +5,7 @@ sandbox/    processes behind walls: test runs, and the trees in which episodes p
 judging/    the judge of an episode, and the monitor of what it tried
 playing/    an episode on a task: tools, tree, environment, draws
 
-checkout.py, environment.py, python_changes.py and repo_task.py are what all four speak about.
+python/     the implementation of task_language.py, which is all that the four know of a language
+
+checkout.py, environment.py, edits.py, repo_task.py and judged.py are what they speak about.
 """

@@ -2,43 +2,74 @@
 
     checkout = read_checkout(Path("shop"))
     checkout.sources            # ("shop/cart.py", ...): what a task may change
-    checkout.tests              # ("tests",): what pytest is given
+    checkout.tests              # ("tests",): what the tests' runner is given
     copy_checkout(checkout, Path("base"))
 
 Only files that belong to the repository are taken: those that git tracks, or, where there is no
-git, all but caches, build folders, environments and hidden folders. Nothing else gets into a task:
-no `.git`, no bytecode, no installed copy.
+git, all but hidden folders and what the language names (caches, build folders, environments).
+Nothing else gets into a task: no `.git`, no bytecode, no installed copy.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
+from composer_replication.repositories.known_languages import DEFAULT_LANGUAGE, load_language
 
 MAX_FILES, MAX_MB = 20_000, 200
-_LEFT_OUT = re.compile(r"__pycache__|build|dist|node_modules|venv|env|.*\.egg-info|\..+", re.ASCII)
-_NO_SOURCE = frozenset(
-    ("docs", "doc", "bench", "benchmark", "benchmarks", "examples", "example", "scripts", "bin")
-)
-_TEST_FOLDERS = frozenset(("test", "tests", "testing"))
-_TEST_FILE = re.compile(r"(tests?_.*|.*_tests?|tests?)\.py", re.ASCII)
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRoles:
+    """The roles of a repository's files, as in Checkout."""
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+    import_root: str
+
+
+class FileRules(Protocol):
+    """What a language says of a repository's files (task_language.py has the rest)."""
+
+    name: str
+    title: str
+    """As people call it: "Python"."""
+
+    def is_left_out(self, name: str, *, folder: bool) -> bool:
+        """Whether a folder, or a file, of this name is a cache, a build or an environment, where
+        there is no git to say what belongs to the repository."""
+        ...
+
+    def is_code(self, path: str) -> bool:
+        """Whether a file is one of the language: "shop/cart.py"."""
+        ...
+
+    def is_test(self, path: str) -> bool:
+        """Whether a file belongs to the tests, by its name or its folder's."""
+        ...
+
+    def layout(self, files: Sequence[str]) -> FileRoles:
+        """The roles of a repository's files."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
     """A repository's files and their roles; paths are relative to `folder`, with slashes.
 
-    `import_root` is what PYTHONPATH gets ("." or "src"); `sources` are Python files that are no
-    tests; `tests` are the files and folders that pytest is given; `sha256` is over all files.
+    `language` is the name of its language; `import_root` is the folder below which its modules are
+    found ("." or "src"); `sources` are files of the language that are no tests; `tests` are the
+    files and folders that the tests' runner is given; `sha256` is over all files.
     """
 
     name: str
@@ -48,47 +79,33 @@ class Checkout:
     tests: tuple[str, ...]
     import_root: str
     sha256: str
+    language: str = DEFAULT_LANGUAGE
 
 
-def read_checkout(folder: Path, *, name: str = "") -> Checkout:
-    """Read a repository's layout; raises DataError if it has no Python files or no tests."""
+def read_checkout(folder: Path, *, name: str = "", language: str = DEFAULT_LANGUAGE) -> Checkout:
+    """Read a repository's layout; raises DataError if it has no files of the language, no tests."""
+    rules: FileRules = load_language(language)
     folder = folder.resolve()
     if not folder.is_dir():
         raise DataError("no folder", where=str(folder), fix="name a repository's folder")
-    files = _files(folder)
-    root = "src" if any(path.startswith("src/") for path in files) else "."
-    python = [path for path in files if path.endswith(".py")]
-    tests = [path for path in python if is_test(path)]
-    sources = [path for path in python if path not in set(tests) and _is_source(path, root)]
-    started = {os.path.dirname(path) or path for path in tests if _TEST_FILE.fullmatch(_base(path))}
-    tops = [t for t in sorted(started) if not any(t.startswith(f"{o}/") for o in started)]
-    for what, found in (("Python files", sources), ("tests", tops)):
+    files = _files(folder, rules)
+    layout = rules.layout(files)
+    for what, found in ((f"{rules.title} files", layout.sources), ("tests", layout.tests)):
         if not found:
             raise DataError(
-                f"no {what}", where=str(folder), fix="tasks need a Python package and its tests"
+                f"no {what}",
+                where=str(folder),
+                fix=f"tasks need a {rules.title} package and its tests",
             )
     return Checkout(
         name=name or folder.name,
         folder=folder,
         files=tuple(files),
-        sources=tuple(sources),
-        tests=tuple(tops),
-        import_root=root,
+        sources=layout.sources,
+        tests=layout.tests,
+        import_root=layout.import_root,
         sha256=tree_sha256(folder, files),
-    )
-
-
-def is_test(path: str) -> bool:
-    """Whether a file belongs to the tests, by its name or its folder's.
-
-    >>> is_test("tests/helpers.py"), is_test("shop/test_cart.py"), is_test("shop/testing_tools.py")
-    (True, True, False)
-    """
-    *folders, name = path.split("/")
-    return (
-        bool(_TEST_FOLDERS & set(folders))
-        or name == "conftest.py"
-        or _TEST_FILE.fullmatch(name) is not None
+        language=language,
     )
 
 
@@ -124,15 +141,16 @@ def git(folder: Path, *arguments: str) -> bytes:
         ) from error
 
 
-def _files(folder: Path) -> list[str]:
+def _files(folder: Path, rules: FileRules) -> list[str]:
     if (folder / ".git").exists():
         paths = [text.decode() for text in git(folder, "ls-files", "-z").split(b"\0") if text]
     else:
         paths = []
         for parent, folders, names in os.walk(folder):
-            folders[:] = sorted(name for name in folders if not _LEFT_OUT.fullmatch(name))
+            folders[:] = sorted(n for n in folders if not _is_left_out(n, rules, folder=True))
             inside = Path(parent).relative_to(folder).as_posix()
-            paths += [n if inside == "." else f"{inside}/{n}" for n in names if not _is_cache(n)]
+            kept = [name for name in names if not _is_left_out(name, rules, folder=False)]
+            paths += [name if inside == "." else f"{inside}/{name}" for name in kept]
     kept = [p for p in sorted(paths) if (folder / p).is_file() and not (folder / p).is_symlink()]
     size = sum((folder / path).stat().st_size for path in kept)
     if len(kept) > MAX_FILES or size > MAX_MB << 20:
@@ -144,16 +162,5 @@ def _files(folder: Path) -> list[str]:
     return kept
 
 
-def _is_cache(name: str) -> bool:
-    return name.endswith((".pyc", ".pyo")) or name in {".coverage", ".DS_Store"}
-
-
-def _is_source(path: str, root: str) -> bool:
-    inside = path.removeprefix("src/") if root == "src" else path
-    if root == "src" and inside == path:
-        return False
-    return not _NO_SOURCE & set(path.split("/")[:-1]) and inside not in ("setup.py", "noxfile.py")
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
+def _is_left_out(name: str, rules: FileRules, *, folder: bool) -> bool:
+    return (folder and name.startswith(".")) or rules.is_left_out(name, folder=folder)

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import dumps, read_lines
-from composer_replication.repositories.python_changes import Edit, apply_edits
+from composer_replication.repositories.edits import Edit, apply_edits
+from composer_replication.repositories.known_languages import DEFAULT_LANGUAGE, check_language
 
 TaskKind = Literal["function", "class", "bug", "history"]
 KINDS: tuple[TaskKind, ...] = ("function", "class", "bug", "history")
@@ -30,7 +31,7 @@ class RepoTask:
     `must_pass` that neither the statement nor the tree shows. `difficulty` is the number of lines
     that were removed. `cpu_s` is what its tests cost, run without the judge. `judge_s` (seconds of
     a judgement) and `residual_risk` (what it cannot exclude) are known once original_check.py has
-    judged the original; until then 0 and "".
+    judged the original; until then 0 and "". `language` is one of known_languages.py.
     """
 
     id: str
@@ -50,6 +51,7 @@ class RepoTask:
     commit: str = ""
     judge_s: float = 0.0
     residual_risk: str = ""
+    language: str = DEFAULT_LANGUAGE
 
     @property
     def paths(self) -> list[str]:
@@ -85,11 +87,13 @@ def _task(value: Any, *, where: str) -> RepoTask:
     names = {field.name for field in fields(RepoTask)}
     try:
         edits = {p: [Edit(*edit) for edit in rows] for p, rows in value["edits"].items()}
-        return RepoTask(**{**{n: value[n] for n in names if n in value}, "edits": edits})
+        task = RepoTask(**{**{n: value[n] for n in names if n in value}, "edits": edits})
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"no task of a repository: {error}", where=where, fix="make it again: recompose tasks"
         ) from error
+    check_language(task.language, where=where)
+    return task
 
 
 def _text(path: Path) -> str:

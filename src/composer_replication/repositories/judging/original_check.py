@@ -18,9 +18,8 @@ from pathlib import Path
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_lines
 from composer_replication.repositories.environment import read_environment
-from composer_replication.repositories.judging.judge import judge_changes, record_replay
+from composer_replication.repositories.judging.judge import judge_changes
 from composer_replication.repositories.judging.judge_room import open_repository
-from composer_replication.repositories.judging.judge_run import calibrate
 from composer_replication.repositories.making.attempts import (
     ENVIRONMENTS,
     TASKS,
@@ -31,6 +30,7 @@ from composer_replication.repositories.making.attempts import (
 )
 from composer_replication.repositories.making.gates import LIMIT_S
 from composer_replication.repositories.repo_task import RepoTask, task_line
+from composer_replication.repositories.task_language import language_of
 
 NO_RISK = "none known"
 REFUSED = "the judge refuses the original"
@@ -81,8 +81,8 @@ def _check(task: RepoTask, folder: Path) -> CheckedTask:
         repository = open_repository(task, folder=folder, environment=environment)
         original = task.original_files(repository.checkout.folder)
         # What the judge learns from the original once is no part of what an episode costs.
-        calibrate(task, repository, limit_s=LIMIT_S)
-        record_replay(task, repository, limit_s=LIMIT_S)
+        if (judge := language_of(repository.checkout).judge) is not None:
+            judge.learn(task, repository, limit_s=LIMIT_S)
         began = time.monotonic()
         judged = judge_changes(task, repository=repository, changed=original)
     except DataError as error:

@@ -8,28 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composer_replication.repositories.checkout import Checkout
+from composer_replication.repositories.edits import Edit, removed_texts
 from composer_replication.repositories.making.survey import TestSurvey
-from composer_replication.repositories.python_changes import (
-    Edit,
-    PythonSource,
-    Symbol,
-    deletion,
-    mutations,
-)
 from composer_replication.repositories.repo_task import TaskKind
+from composer_replication.repositories.task_language import RemovedCode, language_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A change of one file, not yet tried."""
+    """A change of one file, not yet tried; `missing` is what its statement may say of removed
+    code, None for a bug."""
 
     kind: TaskKind
     path: str
-    symbol: Symbol
+    symbol: str
     detail: str
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
     removed: tuple[str, ...]
+    missing: RemovedCode | None = None
 
     def lines(self) -> int:
         """How many lines of code the change removes."""
@@ -38,15 +35,11 @@ class Candidate:
 
 def find_candidates(checkout: Checkout, survey: TestSurvey, *, base: Path) -> list[Candidate]:
     """Every change of the repository that a test could notice, in the order of the files."""
-    found: list[Candidate] = []
-    for path in checkout.sources:
-        try:
-            source = PythonSource((base / path).read_bytes().decode("utf-8"))
-        except (SyntaxError, ValueError):
-            continue  # a template, or Python of another version: nothing to cut there
-        for symbol in source.symbols():
-            found += _of_symbol(source, symbol, path=path, survey=survey)
-    return found
+    return [
+        candidate
+        for path in checkout.sources
+        for candidate in _of_file(checkout, path, survey=survey, base=base)
+    ]
 
 
 def draw(candidates: list[Candidate], kind: TaskKind, *, seed: str) -> list[Candidate]:
@@ -59,42 +52,28 @@ def draw(candidates: list[Candidate], kind: TaskKind, *, seed: str) -> list[Cand
     rank: dict[tuple[str, str], int] = {}
     rounds: list[tuple[int, Candidate]] = []
     for candidate in chosen:
-        key = (candidate.path, candidate.symbol.name)
+        key = (candidate.path, candidate.symbol)
         rank[key] = rank.get(key, -1) + 1
         rounds.append((rank[key], candidate))
     return [candidate for _, candidate in sorted(rounds, key=lambda row: row[0])]
 
 
-def _of_symbol(
-    source: PythonSource, symbol: Symbol, *, path: str, survey: TestSurvey
+def _of_file(
+    checkout: Checkout, path: str, *, survey: TestSurvey, base: Path
 ) -> Iterator[Candidate]:
-    tests = survey.tests_of(path, symbol.body_lines())
-    is_class = type(symbol.node).__name__ == "ClassDef"
-    edits = deletion(source, symbol) if tests else None
-    if edits:
-        yield Candidate(
-            kind="class" if is_class else "function",
-            path=path,
-            symbol=symbol,
-            detail="",
-            edits=tuple(edits),
-            tests=tuple(tests),
-            removed=_removed(source, edits),
-        )
-    if is_class:
+    try:
+        text = (base / path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
         return
-    for detail, line, change in mutations(source, symbol.node):
-        if noticed := survey.tests_of(path, (line,)):
+    for change in language_of(checkout).changes(text):
+        if tests := survey.tests_of(path, change.lines):
             yield Candidate(
-                kind="bug",
+                kind=change.kind,
                 path=path,
-                symbol=symbol,
-                detail=detail,
-                edits=tuple(change),
-                tests=tuple(noticed),
-                removed=_removed(source, change),
+                symbol=change.symbol,
+                detail=change.detail,
+                edits=change.edits,
+                tests=tuple(tests),
+                removed=removed_texts(text, change.edits),
+                missing=change.removed,
             )
-
-
-def _removed(source: PythonSource, edits: list[Edit]) -> tuple[str, ...]:
-    return tuple(source.data[edit.start : edit.end].decode() for edit in edits)

@@ -83,9 +83,10 @@ def earns(
     files: Mapping[str, str],
     must_pass: Sequence[str],
     must_keep: Sequence[str],
+    limit_s: float = LIMIT_S,
 ) -> EarnedReward:
     """The reward of a state of the repository: all or nothing."""
-    run = runner.run(tests=[*must_pass, *must_keep], files=files, limit_s=LIMIT_S)
+    run = runner.run(tests=[*must_pass, *must_keep], files=files, limit_s=limit_s)
     if not run.ended:
         return EarnedReward(reward=0.0, reason="the run died or passed its limit", run=run)
     for name in (*must_pass, *must_keep):

@@ -20,8 +20,10 @@ from pathlib import Path
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
-from composer_replication.repositories.checkout import Checkout, git, is_test, read_checkout
+from composer_replication.repositories.checkout import Checkout, git, read_checkout
+from composer_replication.repositories.edits import Edit, removed_texts
 from composer_replication.repositories.environment import TestEnvironment
+from composer_replication.repositories.known_languages import DEFAULT_LANGUAGE
 from composer_replication.repositories.making.attempts import (
     AttemptLog,
     TaskAttempt,
@@ -31,8 +33,8 @@ from composer_replication.repositories.making.attempts import (
 from composer_replication.repositories.making.gates import hold_out, judge_change
 from composer_replication.repositories.making.statement import gives_away, history_statement
 from composer_replication.repositories.making.survey import survey_tests
-from composer_replication.repositories.python_changes import Edit
 from composer_replication.repositories.repo_task import RepoTask, task_id
+from composer_replication.repositories.task_language import language_named, language_of
 
 MAX_SOURCES = 5
 _MAX_FAILED_COMMITS = 4
@@ -48,11 +50,14 @@ class SourceCommit:
     tests: tuple[str, ...]
 
 
-def commits_with_tests(folder: Path, *, most: int) -> list[SourceCommit]:
+def commits_with_tests(
+    folder: Path, *, most: int, language: str = DEFAULT_LANGUAGE
+) -> list[SourceCommit]:
     """The newest commits that changed at most five files of the package, and its tests; [] if the
     folder is no repository of git."""
     if not (folder / ".git").exists():
         return []
+    rules = language_named(language)
     form = "--format=%x00%H%x01%s"
     log = git(folder, "log", "--no-merges", "--first-parent", "-n500", "--name-status", form)
     commits: list[SourceCommit] = []
@@ -60,10 +65,11 @@ def commits_with_tests(folder: Path, *, most: int) -> list[SourceCommit]:
         head, *rows = [line for line in entry.splitlines() if line]
         identity, _, subject = head.partition("\x01")
         changed = [row.split("\t") for row in rows]
-        python = [(status, paths[-1]) for status, *paths in changed if paths[-1].endswith(".py")]
-        tests = tuple(path for status, path in python if is_test(path) and status in "AM")
-        sources = tuple(path for _, path in python if not is_test(path))
-        modified = all(status == "M" for status, path in python if not is_test(path))
+        code = [(status, paths[-1]) for status, *paths in changed if rules.is_code(paths[-1])]
+        tests = tuple(path for status, path in code if rules.is_test(path) and status in "AM")
+        others = [(status, path) for status, path in code if not rules.is_test(path)]
+        sources = tuple(path for _, path in others)
+        modified = all(status == "M" for status, _ in others)
         if tests and sources and modified and len(sources) <= MAX_SOURCES:
             commits.append(SourceCommit(id=identity, subject=subject, sources=sources, tests=tests))
     return commits[:most]
@@ -76,18 +82,20 @@ def make_history_tasks(
     name: str,
     target: Path,
     wanted: int,
+    language: str = DEFAULT_LANGUAGE,
 ) -> Iterator[TaskAttempt]:
     """Yield each commit that was tried; those of an earlier run come first, at once."""
     log = AttemptLog(target)
     made = 0
-    for commit in commits_with_tests(folder, most=_MAX_FAILED_COMMITS * wanted):
+    most = _MAX_FAILED_COMMITS * wanted
+    for commit in commits_with_tests(folder, most=most, language=language):
         if made == wanted:
             return
         known = commit_attempt(name, commit.id)
         attempt = log.known.get(known)
         if attempt is None:
             task, reason, cpu_s = _try_commit(
-                folder, environment, commit=commit, name=name, target=target
+                folder, environment, commit=commit, name=name, target=target, language=language
             )
             attempt = TaskAttempt(
                 id=known, repository=name, kind="history", refused=reason, cpu_s=cpu_s
@@ -98,14 +106,20 @@ def make_history_tasks(
 
 
 def _try_commit(
-    folder: Path, environment: TestEnvironment, *, commit: SourceCommit, name: str, target: Path
+    folder: Path,
+    environment: TestEnvironment,
+    *,
+    commit: SourceCommit,
+    name: str,
+    target: Path,
+    language: str,
 ) -> tuple[RepoTask | None, str, float]:
     place = target / f".{commit_attempt(name, commit.id)}.part"
     shutil.rmtree(place, ignore_errors=True)
     make_folder(place)
     try:
         _export(folder, commit.id, place)
-        checkout = read_checkout(place, name=name)
+        checkout = read_checkout(place, name=name, language=language)
         return _task(folder, environment, commit=commit, checkout=checkout, target=target)
     except DataError as error:
         return None, f"its tests do not run: {error.what}", 0.0
@@ -127,17 +141,15 @@ def _task(
     after = {path: (checkout.folder / path).read_bytes().decode("utf-8") for path in commit.sources}
     base = base_folder(checkout, folder=target)
     its_tests = replace(checkout, tests=commit.tests)
-    with environment.runner(base, import_root=checkout.import_root) as runner:
+    language = language_of(checkout)
+    with language.runner(environment, base, import_root=checkout.import_root) as runner:
         survey = survey_tests(runner, its_tests)
         judged = judge_change(runner, survey, files=before, tests=survey.steady)
         spent = round(runner.cpu_s, 3)
     if judged.refused:
         return None, judged.refused, spent
     edits = {path: line_edits(after[path], before[path]) for path in commit.sources}
-    removed = {
-        path: [after[path].encode()[start:end].decode() for start, end, _ in rows]
-        for path, rows in edits.items()
-    }
+    removed = {path: list(removed_texts(after[path], rows)) for path, rows in edits.items()}
     identity = task_id(repository=checkout.name, base=checkout.sha256, edits=edits)
     hidden = hold_out(judged.must_pass, seed=identity)
     shown = [test for test in judged.must_pass if test not in set(hidden)]
@@ -160,6 +172,7 @@ def _task(
         difficulty=sum(len(text.splitlines()) for texts in removed.values() for text in texts),
         cpu_s=judged.cpu_s,
         commit=commit.id,
+        language=checkout.language,
     )
     return task, "", spent
 

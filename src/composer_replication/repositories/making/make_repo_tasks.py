@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composer_replication.repositories.checkout import Checkout
+from composer_replication.repositories.edits import apply_edits
 from composer_replication.repositories.environment import TestEnvironment
 from composer_replication.repositories.making.attempts import AttemptLog, TaskAttempt, base_folder
 from composer_replication.repositories.making.candidates import Candidate, draw, find_candidates
@@ -31,14 +32,13 @@ from composer_replication.repositories.making.vendored import (
     holds_answer,
     index_packages,
 )
-from composer_replication.repositories.python_changes import apply_edits
 from composer_replication.repositories.repo_task import (
     RepoTask,
     TaskKind,
     task_id,
 )
 from composer_replication.repositories.sandbox.test_runner import TestRunner
-from composer_replication.repositories.sandbox.tree_sandbox import interpreter
+from composer_replication.repositories.task_language import language_of
 
 PACKAGES = "packages.txt"
 TRIES = 3
@@ -69,11 +69,11 @@ def make_repo_tasks(
     """Yield each attempt when it is decided; those of an earlier run come first, at once."""
     base = base_folder(checkout, folder=folder)
     log = AttemptLog(folder)
-    with environment.runner(base, import_root=checkout.import_root) as runner:
+    language = language_of(checkout)
+    with language.runner(environment, base, import_root=checkout.import_root) as runner:
         survey = survey_tests(runner, checkout)
-        index = index_packages(
-            interpreter(environment.python).packages, cache=environment.metadata / PACKAGES
-        )
+        installed = language.installed_code(environment)
+        index = index_packages(language, installed, cache=environment.metadata / PACKAGES)
         maker = _TaskMaker(checkout, base, survey=survey, runner=runner, index=index)
         found = find_candidates(checkout, survey, base=base)
         for kind, wanted in settings.wanted().items():
@@ -104,7 +104,8 @@ class _TaskMaker:
     ) -> None:
         self._checkout, self._base = checkout, base
         self._survey, self._runner, self._index = survey, runner, index
-        self._twins = TwinIndex(base, checkout.files)
+        self._language = language_of(checkout)
+        self._twins = TwinIndex(self._language, base, checkout.files)
         self._spent = 0.0  # the first attempt also bears the survey
 
     def id_of(self, candidate: Candidate) -> str:
@@ -127,15 +128,14 @@ class _TaskMaker:
         return attempt, task
 
     def _task(self, name: str, candidate: Candidate) -> tuple[RepoTask | None, str]:
-        if candidate.kind != "bug" and holds_answer(self._index, candidate.removed):
+        missing = candidate.missing
+        if missing and holds_answer(self._index, self._language, candidate.removed):
             return None, "a package in the sandbox holds the answer"
         text = (self._base / candidate.path).read_bytes().decode("utf-8")
         changed = apply_edits(text, candidate.edits)
-        try:
-            compile(changed, candidate.path, "exec")
-        except (SyntaxError, ValueError):
+        if not self._language.parses(changed):
             return None, "does not parse"
-        if candidate.kind != "bug" and self._twins.has_twin(
+        if missing and self._twins.has_twin(
             candidate.removed, path=candidate.path, changed=changed
         ):
             return None, "the repository holds the answer elsewhere"
@@ -149,18 +149,18 @@ class _TaskMaker:
             return None, judged.refused
         hidden = hold_out(judged.must_pass, seed=name)
         shown = [test for test in judged.must_pass if test not in set(hidden)]
-        if candidate.kind == "bug":
+        if missing is None:
             statement = bug_statement(shown)
         else:
-            statement = deletion_statement(candidate.symbol, path=candidate.path, tests=shown)
-        if candidate.kind != "bug" and gives_away(statement, candidate.removed):
-            return None, "the docstring gives the answer away"
+            statement = deletion_statement(missing, path=candidate.path, tests=shown)
+            if gives_away(statement, candidate.removed):
+                return None, "the docstring gives the answer away"
         task = RepoTask(
             id=name,
             repository=self._checkout.name,
             base=self._checkout.sha256,
             kind=candidate.kind,
-            symbol=candidate.symbol.name,
+            symbol=candidate.symbol,
             detail=candidate.detail,
             edits={candidate.path: list(candidate.edits)},
             removed={candidate.path: list(candidate.removed)},
@@ -170,5 +170,6 @@ class _TaskMaker:
             held_out=hidden,
             difficulty=candidate.lines(),
             cpu_s=judged.cpu_s,
+            language=self._checkout.language,
         )
         return task, ""

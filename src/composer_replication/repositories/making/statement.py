@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 
-from composer_replication.repositories.python_changes import Symbol
+from composer_replication.repositories.task_language import RemovedCode
 
 _SHOWN = 6
 _TELLING = 20
 """Characters from which on a line of code is specific enough to be an answer."""
 
 
-def deletion_statement(symbol: Symbol, *, path: str, tests: Sequence[str]) -> str:
+def deletion_statement(missing: RemovedCode, *, path: str, tests: Sequence[str]) -> str:
     """The statement of a removed function or class: its signature, the first paragraph of its
     docstring, its tests."""
-    node = symbol.node
-    is_class = isinstance(node, ast.ClassDef)
-    bodies = "the bodies of its methods raise" if is_class else "its body raises"
-    text = f"`{signature(node, symbol.name)}` in {path} is not written yet: {bodies}"
-    text += " NotImplementedError. Write it."
-    if summary := (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ").strip():
-        text += f" Its docstring says: {summary}"
+    text = f"`{missing.signature}` in {path} is not written yet: {missing.instead}. Write it."
+    if missing.summary:
+        text += f" Its docstring says: {missing.summary}"
     return f"{text}\nThese tests fail now and must pass:\n{list_tests(tests)}\n{_rest([path])}"
 
 
@@ -40,15 +35,6 @@ def history_statement(subject: str, *, paths: Sequence[str], tests: Sequence[str
         f"{subject.strip().rstrip('.')}.\nThese tests fail now and must pass:\n"
         f"{list_tests(tests)}\n{_rest(paths)}"
     )
-
-
-def signature(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str) -> str:
-    """A definition's first line, as it would be written: "def total(self, tax: float)"."""
-    if isinstance(node, ast.ClassDef):
-        return f"class {name}"
-    word = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
-    returned = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
-    return f"{word} {name}({ast.unparse(node.args)}){returned}"
 
 
 def list_tests(tests: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from composer_replication.core.errors import DataError
 from composer_replication.repositories.checkout import Checkout
 from composer_replication.repositories.sandbox.test_runner import TestRun, TestRunner
+from composer_replication.repositories.task_language import language_of
 
 RUNS = 3
 LIMIT_S = 300.0
@@ -56,7 +57,7 @@ def survey_tests(runner: TestRunner, checkout: Checkout) -> TestSurvey:
             f"none of its {runs[0].collected} tests passes {RUNS} times"
             f" ({runs[0].errors} files cannot be collected)",
             where=str(checkout.folder),
-            fix="run pytest there; --python names an interpreter that has what the tests need",
+            fix=language_of(checkout).advice,
         )
     return TestSurvey(
         steady=tuple(sorted(steady)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from composer_replication.core.trace import ToolCall
+from composer_replication.repositories.judged import JudgedRepository
 from composer_replication.repositories.judging.judge import judge_episode
-from composer_replication.repositories.judging.judge_room import JUDGE_CACHE, JudgedRepository
+from composer_replication.repositories.judging.judge_room import JUDGE_CACHE
 from composer_replication.repositories.playing.playable import EpisodeReward, PlayableRepository
 from composer_replication.repositories.repo_task import RepoTask
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from threading import Lock
 
 from composer_replication.core.errors import DataError
-from composer_replication.repositories.checkout import Checkout, is_test, read_checkout
+from composer_replication.repositories.checkout import Checkout, read_checkout
 from composer_replication.repositories.environment import TestEnvironment, read_environment
-from composer_replication.repositories.judging.hidden_tests import HiddenTests, hide_tests
 from composer_replication.repositories.making.attempts import BASE, ENVIRONMENTS, TASKS
 from composer_replication.repositories.repo_task import RepoTask, read_tasks
 from composer_replication.repositories.sandbox.episode_tree import (
@@ -30,6 +29,7 @@ from composer_replication.repositories.sandbox.episode_tree import (
     prepared_tree,
 )
 from composer_replication.repositories.sandbox.tree_sandbox import ProcessLimits
+from composer_replication.repositories.task_language import HiddenTests, language_of
 
 LIMITS = ProcessLimits(cpu_s=120, memory_mb=2048, processes=256, file_mb=64, tree_mb=256)
 """What a player's commands may use."""
@@ -75,7 +75,7 @@ class PlayableTasks:
             if key not in self._repositories:
                 base = self.folder / BASE / key
                 self._repositories[key] = PlayableRepository(
-                    checkout=read_checkout(base, name=task.repository),
+                    checkout=read_checkout(base, name=task.repository, language=task.language),
                     environment=read_environment(self.folder / ENVIRONMENTS / task.repository),
                     prepared=self._stack.enter_context(prepared_tree(base)),
                     folder=self.folder,
@@ -94,8 +94,9 @@ class PlayableTasks:
                     return changed[path]
                 return (checkout.folder / path).read_bytes().decode("utf-8")
 
-            others = [path for path in checkout.files if path.endswith(".py") and is_test(path)]
-            hidden = hide_tests(text_of, task.held_out, others=others)
+            language = language_of(checkout)
+            others = [p for p in checkout.files if language.is_code(p) and language.is_test(p)]
+            hidden = language.hide_tests(text_of, task.held_out, others=others)
             files = {**changed, **hidden.files}
             self._shown[task.id] = HiddenTests(files=files, visible=hidden.visible)
         return self._shown[task.id]
@@ -111,13 +112,13 @@ class PlayableTasks:
         """A fresh tree of a task, with more folders of the host, and 127.0.0.1, if a program needs
         them; raises SandboxError where there are no walls."""
         repository = self.repository(task)
-        root = repository.checkout.import_root
-        sandbox = repository.environment.sandbox(limits)
+        language = language_of(repository.checkout)
+        sandbox = language.sandbox(repository.environment, limits)
         return EpisodeTree(
             replace(sandbox, read_only=(*sandbox.read_only, *read_only)),
             repository.prepared,
             files=self.shown_files(task).files,
-            env={"PYTHONPATH": f"/repo/{root}:/repo:/metadata"},
+            env=language.variables(repository.checkout.import_root),
             loopback=loopback,
         )
 

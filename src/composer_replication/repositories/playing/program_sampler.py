@@ -16,7 +16,7 @@ import os
 import shlex
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -39,6 +39,7 @@ from composer_replication.repositories.playing.program_files import PLAYER, prog
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.sandbox.episode_tree import EpisodeTree, EpisodeTreeError
 from composer_replication.repositories.sandbox.tree_sandbox import ProcessLimits
+from composer_replication.repositories.task_language import language_named
 from composer_replication.rollouts.chat_format import ChatFormat
 from composer_replication.rollouts.envs.env import Env, remark_events
 from composer_replication.rollouts.episode import Rollout
@@ -172,11 +173,16 @@ class ProgramSampler:
         read_only = [*program.read_only, *folders, (socket, _SOCKET), (relay.__file__, _RELAY)]
         tree = env.playable.open_tree(env.task, limits=_LIMITS, read_only=read_only, loopback=True)
         with tree:
-            python = _place_tools(tree)
+            language = language_named(env.task.language)
+            root = env.playable.repository(env.task).checkout.import_root
+            variables = language.variables(root)
+            _place_commands(tree, language.commands, variables=variables)
+            python = _found(tree, "python")  # the relay is a script of ours
             for path, text in launch.files.items():
                 tree.write(str(HOME / path), text)
             words = [
-                *("mkdir", "-p", str(HOME), "&&", "env", "-u", "PYTHONPATH"),
+                *("mkdir", "-p", str(HOME), "&&", "env"),
+                *(word for name in variables for word in ("-u", name)),
                 *(shlex.quote(f"{k}={v}") for k, v in launch.env.items() if k != "PATH"),
                 shlex.quote(f"PATH={_TOOLS}:{Path(python).parent}:{PLAYER}/bin:/usr/bin"),
                 *(python, "-I", "-S", _RELAY, relay.INSIDE, _SOCKET, str(_PORT)),
@@ -205,16 +211,22 @@ def _writers(
         yield LocalWriter(model, settings=settings, stop=stop, version=version, lock=lock)
 
 
-def _place_tools(tree: EpisodeTree) -> str:
-    """Put `python` and `pytest` first on the program's PATH, as they find the repository; the
-    program itself must not import from it. Returns the interpreter."""
-    found = tree.run('command -v python && printf "%s" "$PYTHONPATH"').out.splitlines()
-    python, path = found[0], found[-1]
-    start = f"#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(python)}"
-    for name, more in (("python", ""), ("python3", ""), ("pytest", " -m pytest")):
-        tree.write(f"{_TOOLS}/{name}", f'{start}{more} "$@"\n')
+def _place_commands(
+    tree: EpisodeTree, commands: Mapping[str, str], *, variables: Mapping[str, str]
+) -> None:
+    """Put what runs and tests the repository first on the program's PATH, as it finds the code;
+    the program itself must not."""
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    for name, command in commands.items():
+        word, _, rest = command.partition(" ")
+        start = f"#!/bin/sh\n{settings} exec {shlex.quote(_found(tree, word))} {rest}".rstrip()
+        tree.write(f"{_TOOLS}/{name}", f'{start} "$@"\n')
     tree.run(f"chmod 755 {_TOOLS}/*")
-    return python
+
+
+def _found(tree: EpisodeTree, program: str) -> str:
+    """Where the tree's own shell finds a program."""
+    return tree.run(f"command -v {shlex.quote(program)}").out.strip()
 
 
 def _calls(record: EpisodeRecord) -> Iterator[ToolCall]:

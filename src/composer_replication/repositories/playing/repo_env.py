@@ -31,11 +31,12 @@ from composer_replication.repositories.playing.player_tools import AgentTools
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.repositories.sandbox.episode_tree import EpisodeTree, TreeChanges
 from composer_replication.repositories.sandbox.tree_sandbox_child import REPO
+from composer_replication.repositories.task_language import language_named
 from composer_replication.rollouts.envs.env import Opening, Remark, Reply, RunsIn
 
 SYSTEM_TEXT = (
-    f"You work in a repository of Python at {REPO} with the tools. There is no network."
-    " `python -m pytest` runs its tests. When the work is done, say so without a call."
+    f"You work in a repository of {{title}} at {REPO} with the tools. There is no network."
+    " `{run_tests}` runs its tests. When the work is done, say so without a call."
 )
 Judge = Callable[..., EpisodeReward]
 
@@ -70,7 +71,9 @@ class RepoEnv:
         self._tree = self._playable.open_tree(self.task)
         self._tools = AgentTools(self._tree, command_s=self._command_s)
         self.spent_s["open"] = time.monotonic() - start
-        system = Turn(role="system", author=HARNESS, blocks=(Text(SYSTEM_TEXT),))
+        language = language_named(self.task.language)
+        text = SYSTEM_TEXT.format(title=language.title, run_tests=language.run_tests)
+        system = Turn(role="system", author=HARNESS, blocks=(Text(text),))
         request = Turn(role="user", author=HUMAN, blocks=(Text(self.task.statement),))
         return Opening(turns=(system, request), tools=AGENT_TOOLS)
 

@@ -23,6 +23,7 @@ from composer_replication.core.trace import (
 )
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.repositories.sandbox.tree_sandbox_child import REPO
+from composer_replication.repositories.task_language import language_named
 from composer_replication.rollouts.envs.env import Env
 
 DONE = "The tests pass: the work is done."
@@ -48,8 +49,7 @@ def solving(task: RepoTask, *, base: Path, most: int | None = None) -> Iterator[
     shown = [name for name in task.must_pass if name not in task.held_out]
     if most is not None:  # as the statement lists them
         shown = list(dict.fromkeys(name.partition("[")[0] for name in shown))
-    quoted = " ".join(f"'{name}'" for name in shown[:_SHOWN_TESTS] if "'" not in name)
-    command = f"python -m pytest -q -p no:cacheprovider -o addopts= {quoted}"
+    command = language_named(task.language).some_tests(shown[:_SHOWN_TESTS])
     yield [ToolCall("", "Bash", {"command": command, "description": "Run the tests"})]
     yield []
 
@@ -58,7 +58,7 @@ def _looking(
     task: RepoTask, place: str, text: str, old: str, *, most: int
 ) -> Iterator[list[ToolCall]]:
     """Search for the definition, then read from there to behind the text that is replaced."""
-    pattern = rf"(def|class) {task.symbol.rpartition('.')[2]}\b"
+    pattern = language_named(task.language).definition(task.symbol)
     search = {"pattern": pattern, "path": place, "output_mode": "content", "-n": True}
     yield [ToolCall("", "Grep", search)]
     plain = text.replace("\r\n", "\n")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from composer_replication.repositories.judging.lawful_uses import lawful_nodes
+from composer_replication.repositories.python.monitor.lawful_uses import lawful_nodes
 
 Construct = tuple[str, str]
 """A kind of attempt and the words of the code that show it."""

@@ -21,12 +21,13 @@ from typing import Any
 from composer_replication.core.errors import DataError, SandboxError
 from composer_replication.core.files import make_folder, write_text
 from composer_replication.core.jsonl import dumps
-from composer_replication.repositories.judging.judge_record import (
+from composer_replication.repositories.judged import JudgedRepository
+from composer_replication.repositories.judging.judge_room import judge_room
+from composer_replication.repositories.python.judging.judge_record import (
     ENDED_EARLY,
     JudgeRecord,
     read_judge_record,
 )
-from composer_replication.repositories.judging.judge_room import JudgedRepository, judge_room
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox, refused
 
@@ -102,7 +103,7 @@ def run_program(
     read_only = [(str(tree), "/repo")]
     read_only += [(str(path), f"/judge/{path.name}") for path in {program, GUARD}]
     read_only.append((str(repository.environment.metadata), "/metadata"))
-    sandbox = TreeSandbox(python=repository.environment.python, read_only=tuple(read_only))
+    sandbox = TreeSandbox(python=repository.environment.program, read_only=tuple(read_only))
     reading, writing = os.pipe()
     key_reading, key_writing = os.pipe()
     os.write(key_writing, key)

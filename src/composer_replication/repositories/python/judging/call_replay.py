@@ -25,15 +25,16 @@ from typing import Any
 
 from composer_replication.core.files import make_folder, write_text
 from composer_replication.core.jsonl import dumps
-from composer_replication.repositories.judging import call_player, call_recorder, fresh_arguments
-from composer_replication.repositories.judging.call_recorder import is_plain_value
-from composer_replication.repositories.judging.fresh_arguments import fresh_calls
-from composer_replication.repositories.judging.judge_room import (
-    JudgedRepository,
-    JudgeRoom,
-    judge_room,
+from composer_replication.repositories.judged import JudgedRepository
+from composer_replication.repositories.judging.judge_room import JudgeRoom, judge_room
+from composer_replication.repositories.python.judging import (
+    call_player,
+    call_recorder,
+    fresh_arguments,
 )
-from composer_replication.repositories.judging.judge_run import run_program
+from composer_replication.repositories.python.judging.call_recorder import is_plain_value
+from composer_replication.repositories.python.judging.fresh_arguments import fresh_calls
+from composer_replication.repositories.python.judging.judge_run import run_program
 from composer_replication.repositories.repo_task import RepoTask
 
 FRESH = 60

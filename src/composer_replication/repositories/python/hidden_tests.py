@@ -11,23 +11,14 @@ collected, from a file of cases, stays in sight.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from composer_replication.repositories.python_changes import (
+from composer_replication.repositories.edits import Edit, apply_edits
+from composer_replication.repositories.python.python_changes import (
     Definition,
-    Edit,
     PythonSource,
     Symbol,
-    apply_edits,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenTests:
-    """The files without the held-out tests, and those tests that are still in sight."""
-
-    files: dict[str, str]
-    visible: tuple[str, ...]
+from composer_replication.repositories.task_language import HiddenTests
 
 
 def hide_tests(

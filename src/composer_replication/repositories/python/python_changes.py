@@ -6,7 +6,6 @@
         mistakes = list(mutations(source, symbol.node))
     changed = apply_edits(text, removed)
 
-Edits name byte offsets in the UTF-8 text, so that comments and layout of the rest stay as they are.
 Positions come from the syntax tree: lines end at "\\n" only, as for the parser (str.splitlines also
 ends them at form feeds), and a definition's own position leaves out its decorators.
 """
@@ -15,9 +14,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from composer_replication.repositories.edits import Edit
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -45,14 +45,6 @@ _ARITHMETIC: dict[type[ast.operator], str] = {
 _STUBS = frozenset(("overload", "abstractmethod"))
 _LARGEST = 1000
 _NOT = re.compile(rb"not\s*")
-
-
-class Edit(NamedTuple):
-    """Replace the bytes from `start` to `end` by `text`."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +98,6 @@ class PythonSource:
 
         walk(self.tree, "")
         return found
-
-
-def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """The text with non-overlapping edits made.
-
-    >>> apply_edits("depth = 7", [Edit(8, 9, "8")])
-    'depth = 8'
-    """
-    data = text.encode()
-    for start, end, new in sorted(edits, reverse=True):
-        data = data[:start] + new.encode() + data[end:]
-    return data.decode()
 
 
 def deletion(source: PythonSource, symbol: Symbol) -> list[Edit] | None:

@@ -23,12 +23,14 @@ from pathlib import Path
 
 from composer_replication.core.files import make_folder, write_text
 from composer_replication.core.jsonl import dumps
-from composer_replication.repositories.judging import (
+from composer_replication.repositories.judged import JudgedRepository
+from composer_replication.repositories.judging.judge_room import JudgeRoom, judge_room
+from composer_replication.repositories.python.judging import (
     fresh_scripts,
     handle_player,
     handle_recorder,
 )
-from composer_replication.repositories.judging.call_replay import (
+from composer_replication.repositories.python.judging.call_replay import (
     ELSEWHERE,
     FRESH_SHARE,
     OTHER,
@@ -36,12 +38,7 @@ from composer_replication.repositories.judging.call_replay import (
     is_literal,
     same_outcome,
 )
-from composer_replication.repositories.judging.judge_room import (
-    JudgedRepository,
-    JudgeRoom,
-    judge_room,
-)
-from composer_replication.repositories.judging.judge_run import run_program
+from composer_replication.repositories.python.judging.judge_run import run_program
 from composer_replication.repositories.repo_task import RepoTask
 
 Rows = Sequence[Sequence[str] | None]

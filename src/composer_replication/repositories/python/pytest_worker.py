@@ -1,4 +1,4 @@
-"""The inside of a TestRunner: import pytest once, then fork for each run.
+"""The inside of a PytestRunner: import pytest once, then fork for each run.
 
 A file by itself, started by the repository's own interpreter: the standard library, pytest and,
 for the lines that a test runs, coverage. Requests are JSON lines on stdin; answers are JSON lines

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from composer_replication.repositories.judging.fresh_arguments import varied_value
+from composer_replication.repositories.python.judging.fresh_arguments import varied_value
 
 Step = tuple[Any, ...]
 LONGEST_SCRIPT, MOST_STEPS = 20_000, 60

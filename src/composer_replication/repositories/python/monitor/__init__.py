@@ -1,0 +1,1 @@
+"""What the hack monitor reads in a module of Python."""
