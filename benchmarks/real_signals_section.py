@@ -11,12 +11,16 @@ from real_tables import interval, table
 Json = Mapping[str, Any]
 OTHERS, NEUTRAL, NONE = "other sites' hints", "neutral", "none"
 NOW, AS_USER = "now/system", "now/user"
+FEW = 10
+"""With fewer sessions an interval by bootstrap is too narrow."""
 TITLE = "## Mistakes that no tool reports: does a real model follow their hints?"
 HOW = (
     "How to read it: *over other sites' hints* and *over neutral text* have to be above 0 together"
     " before one can say that the hint itself moves the model; over no hint, any text may."
     " *Right without a hint* counts the sites at which the model already prefers what is right:"
     " if that is nearly all of them, a hint has little left to do, and they say little about it."
+    " Below ten sites the intervals are too narrow. A model with fewer sites than planned was"
+    " stopped by the time limit, in the order of a hash."
 )
 READ = (
     "What SmolLM2 makes of them. `user_rejected` is the one kind whose hint, the person's words,"
@@ -186,6 +190,8 @@ def _public(signals: Json) -> Sequence[str]:
 def _effect(rows: Mapping[tuple[str, str, str], Json], kind: str) -> str:
     """What the intervals over neutral text and over other sites' hints say together."""
     both = [rows[kind, NOW, base] for base in (NEUTRAL, OTHERS)]
+    if any(row["sessions"] < FEW for row in both):
+        return f"in a way that fewer than {FEW} sites cannot tell"
     if all(row["low"] > 0 for row in both):
         return "towards the right decision"
     if all(row["high"] < 0 for row in both):
