@@ -21,12 +21,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +50,7 @@ from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Hint
+from composer_replication.core.trace import HUMAN, Text, Turn
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
@@ -63,7 +66,8 @@ from composer_replication.evaluation.stats import bootstrap_mean
 from composer_replication.models.forward import scoring
 from composer_replication.models.load_student import load_student
 from composer_replication.tokens.dataset import build_examples
-from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.tokens.decision_tokens import fork_between
+from composer_replication.tokens.example import DecisionTokens, HintView, TrainingExample
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.hint_donors import several_donors
 from composer_replication.tokens.renderer import Renderer
@@ -89,10 +93,14 @@ def repository_groups(repositories: Sequence[str]) -> dict[str, str]:
 
 
 def prepare(
-    folders: Sequence[Path], work: Path, *, settings: SitesSettings | None = None
+    folders: Sequence[Path],
+    work: Path,
+    *,
+    settings: SitesSettings | None = None,
+    writing: HintsSettings | None = None,
 ) -> dict[str, dict[str, str]]:
     """Sessions, sites and hints of all folders, once; session id -> repository, group, cluster."""
-    settings = settings or SitesSettings()
+    settings, writing = settings or SitesSettings(), writing or HintsSettings()
     about = work / "sessions_about.json"
     if about.exists():
         return json.loads(about.read_text("utf-8"))
@@ -112,8 +120,7 @@ def prepare(
     unique = {session.id: session for session in sessions}
     sites = {i: find_sites(session, settings=settings) for i, session in unique.items()}
     hints = {
-        i: write_hints(session, sites[i], settings=HintsSettings()).hints
-        for i, session in unique.items()
+        i: write_hints(session, sites[i], settings=writing).hints for i, session in unique.items()
     }
     used = [session for i, session in unique.items() if hints[i]]
     write_sessions(work / "sessions.jsonl", used)
@@ -153,8 +160,10 @@ def views_of(
     position: Any,
     *,
     max_tokens: int = MAX_TOKENS,
+    rights: Mapping[str, Turn] | None = None,
 ) -> dict[str, View]:
-    """Site id -> the example and its view with these hints."""
+    """Site id -> the example and its view with these hints. `rights`: the message that would have
+    been right at each site, in place of what the hints' decisions know."""
     wanted = {hint.site_id for hint in hints}
     sites = list(read_sites(work / "sites.jsonl"))
     items = build_examples(
@@ -165,13 +174,38 @@ def views_of(
         settings=BuildSettings(max_tokens=max_tokens, without_evidence="keep"),
         position=position,
     )
-    return {
+    views = {
         view.site_id: (item, view)
         for item in items
         if isinstance(item, TrainingExample)
         for view in item.hints
-        if view.site_id in wanted and any(d.fork is not None for d in view.decisions)
+        if view.site_id in wanted
     }
+    if rights is not None:
+        views = {
+            site_id: (item, _decided(item, view, rights[site_id], renderer))
+            for site_id, (item, view) in views.items()
+            if site_id in rights
+        }
+    return {
+        site_id: (item, view)
+        for site_id, (item, view) in views.items()
+        if any(d.fork is not None for d in view.decisions)
+    }
+
+
+def _decided(example: TrainingExample, view: HintView, right: Turn, renderer: Renderer) -> HintView:
+    """The view with the first token at which its message parts from the right one."""
+    start, end = view.span
+    body = renderer.reply([Turn(role="user", author=HUMAN, blocks=(Text("x"),))], right)[1]
+    fork, right_ids = fork_between(example.ids[start:end], [body])
+    if fork is None:
+        return replace(view, decisions=())
+    at = start + fork
+    token = DecisionTokens(
+        site_id=view.site_id, spans=((at, at + 1),), fork=at, right_ids=right_ids
+    )
+    return replace(view, decisions=(token,))
 
 
 def row_with(example: TrainingExample, view: HintView, hint_ids: tuple[int, ...]) -> ScoredRow:
@@ -181,17 +215,29 @@ def row_with(example: TrainingExample, view: HintView, hint_ids: tuple[int, ...]
     return decision_row(ids, view.decisions, shift=len(hint_ids))
 
 
+def in_hash_order(site_ids: Sequence[str]) -> list[str]:
+    """A random order that does not depend on the machine."""
+    return sorted(site_ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+
+
 def trials(
-    work: Path, renderer: Renderer, wordings: Mapping[str, Sequence[Hint]]
+    work: Path,
+    renderer: Renderer,
+    wordings: Mapping[str, Sequence[Hint]],
+    *,
+    rights: Mapping[str, Turn] | None = None,
 ) -> Iterator[tuple[str, dict[str, ScoredRow], HintView]]:
-    """Site by site, the rows of every context by name: "none", "now/user", "now/system/donor0"."""
+    """Site by site, in the order of a hash, the rows of every context by name: "none", "now/user",
+    "now/system/donor0"."""
     now = wordings[NOW]
     sets = {(name, "system"): hints for name, hints in wordings.items()}
     neutral = neutral_hints(now, renderer)
     for position in POSITIONS:
         sets[NOW, position] = now
         sets[NEUTRAL, position] = neutral
-    views = {key: views_of(work, hints, renderer, key[1]) for key, hints in sets.items()}
+    views = {
+        key: views_of(work, hints, renderer, key[1], rights=rights) for key, hints in sets.items()
+    }
     base = views[NOW, "system"]
     donors: dict[Any, dict[str, list[tuple[int, ...]]]] = {}
     for key, by_site in views.items():
@@ -206,7 +252,8 @@ def trials(
             donors[key] = {
                 i: [by_site[ids[j]][1].hint_ids for j in chosen[n]] for n, i in enumerate(ids)
             }
-    for site_id, (example, view) in base.items():
+    for site_id in in_hash_order(list(base)):
+        example, view = base[site_id]
         rows = {NONE: row_with(example, view, ())}
         for (name, position), by_site in views.items():
             if site_id not in by_site:
@@ -237,14 +284,19 @@ def measure(
     *,
     work: Path,
     texts: Mapping[str, Path],
+    rights: Mapping[str, Turn] | None = None,
+    until: float = math.inf,
     bare: bool = False,
     group: str = "",
     max_tokens: int = MAX_TOKENS,
     dtype: Literal["float32", "bfloat16"] = "float32",
-) -> list[dict[str, Any]]:
-    """The log-odds of every context at every site; kept in the work folder, line by line.
+) -> tuple[list[dict[str, Any]], int]:
+    """The log-odds of every context at every site, and how many sites there are; kept in the work
+    folder, line by line.
 
-    `bare`: only without a hint; `group`: only the sites of one group of repositories.
+    `rights`: the message that would have been right at each site (None: by the hints' decisions);
+    `until`: the time (time.monotonic) at which it stops; `bare`: only without a hint; `group`: only
+    the sites of one group of repositories.
     """
     import torch
 
@@ -266,17 +318,19 @@ def measure(
     settings = StudentSettings(model=folder, dtype=dtype)
     student = load_student(settings, tokenizer=tokenizer, seed=SEED)
     kind_of = {hint.site_id: hint.kind for hint in hints}
-    began = time.monotonic()
+    began, number = time.monotonic(), -1
     records = []
     with scoring(student.model), kept.open("a", encoding="utf-8") as out:
         sites = (
             bare_trials(work, renderer, hints, max_tokens=max_tokens)
             if bare
-            else trials(work, renderer, wordings)
+            else trials(work, renderer, wordings, rights=rights)
         )
         for number, (site_id, rows, view) in enumerate(sites):
             if site_id in done:
                 records.append(done[site_id])
+                continue
+            if time.monotonic() > until:
                 continue
             names = list(rows)
             contexts = [rows[n] for n in names]
@@ -303,7 +357,7 @@ def measure(
             records.append(record)
             if number % 10 == 9:
                 print(f"{name}: {number + 1} sites, {time.monotonic() - began:.0f} s", flush=True)
-    return records
+    return records, number + 1
 
 
 def _with_texts(hints: Sequence[Hint], path: Path) -> list[Hint]:
@@ -364,48 +418,78 @@ def summarise(
     return rows
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Prepare, measure, summarise, write; returns the exit code."""
+def parser_of(doc: str | None, *, name: str) -> argparse.ArgumentParser:
+    """The options of a benchmark that reads models: of real_hints.py and of its neighbours."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER:FAMILY")
-    parser.add_argument("--texts", action="append", default=[], metavar="NAME=HINTS.JSONL")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real_hints")
-    parser.add_argument("--json", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    about = prepare(options.folders, options.work)
-    texts = {name: Path(path) for name, path in (text.split("=", 1) for text in options.texts)}
-    models: dict[str, Any] = {}
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / name)
+    parser.add_argument("--minutes", type=float, default=600.0, help="stop after this time")
+    parser.add_argument("--json", type=Path, default=RESULTS.with_name(f"{name}.json"))
+    return parser
+
+
+def models_of(file: Path, what: Mapping[str, Any]) -> dict[str, Any]:
+    """The models of an earlier run in the same way: they stay beside those of this one."""
+    value = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    return value["models"] if value.get("about") == what else {}
+
+
+def read_models(
+    options: argparse.Namespace,
+    *,
+    what: Mapping[str, Any],
+    about: Mapping[str, Mapping[str, str]],
+    measured_by: Callable[..., tuple[list[dict[str, Any]], int]],
+    keys: Sequence[str] = ("repository", "group"),
+) -> int:
+    """Measure with every model and write the JSON; returns the exit code.
+
+    `measured_by(name, folder, family, until=...)` gives the records of the sites and how many there
+    are; of `about` the page shows `keys` for each site.
+    """
+    until = time.monotonic() + 60 * options.minutes
+    models = models_of(options.json, what)
     for entry in options.model:
         name, _, rest = entry.partition("=")
         folder, _, family = rest.rpartition(":")
-        measured = measure(name, folder, family, work=options.work, texts=texts)
+        records, planned = measured_by(name, folder, family, until=until)
         models[name] = {
             "family": family,
-            "rows": summarise(measured, about),
+            "sites_planned": planned,
+            "rows": summarise(records, about),
             "sites": [
                 {**record, "session": about[record["session"]]["cluster"][:8]}
-                | {key: about[record["session"]][key] for key in ("repository", "group")}
-                for record in measured
+                | {key: about[record["session"]][key] for key in keys}
+                for record in records
             ],
         }
-    value = {
-        "about": {
-            "folders": [folder.name for folder in options.folders],
-            "max_tokens": MAX_TOKENS,
-            "donors": NUM_DONORS,
-            "seed": SEED,
-            "sessions": len(about),
-            "hints": sum(1 for _ in read_hints(options.work / "hints.jsonl")),
-            "repositories": {entry["repository"]: entry["group"] for entry in about.values()},
-        },
-        "models": models,
-    }
+    value = {"about": what, "models": models}
     options.json.write_text(record_lines(value, depth=5) + "\n", "utf-8")
     print(f"real: wrote {options.json}")
     return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare, measure, summarise, write; returns the exit code."""
+    parser = parser_of(__doc__, name="real_hints")
+    parser.add_argument("--texts", action="append", default=[], metavar="NAME=HINTS.JSONL")
+    options = parser.parse_args(arguments)
+    about = prepare(options.folders, options.work)
+    texts = {name: Path(path) for name, path in (text.split("=", 1) for text in options.texts)}
+    what = {
+        "folders": [folder.name for folder in options.folders],
+        "max_tokens": MAX_TOKENS,
+        "donors": NUM_DONORS,
+        "seed": SEED,
+        "sessions": len(about),
+        "hints": sum(1 for _ in read_hints(options.work / "hints.jsonl")),
+        "repositories": {entry["repository"]: entry["group"] for entry in about.values()},
+    }
+    measured_by = partial(measure, work=options.work, texts=texts)
+    return read_models(options, what=what, about=about, measured_by=measured_by)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     measured: dict[str, dict[str, float]] = {}
     clusters: dict[str, str] = {}
     for name, student in students.items():
-        records = measure(
+        records, _ = measure(
             f"bare-{name}",
             str(student),
             family,

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from real_signals_section import signals_section, twins_in_words
+from real_tables import interval, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs") / "evidence_real.md"
@@ -80,12 +83,23 @@ def render(root: Path) -> str:
     hints, logs = _read(root, "real_hints"), _read(root, "real_logs")
     workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
     worded = _read(root, "real_wordings")
+    twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
+    signals = _read(root, "real_signals")
     what = _what_was_run(hints, logs, workshop, gemma, worded)
-    findings = [*_summary(hints, logs, workshop), *_wordings_in_words(worded)]
+    findings = [
+        *_summary(hints, logs, workshop),
+        *_wordings_in_words(worded),
+        *twins_in_words(twins),
+    ]
     parts = [HEAD.format(summary=f"{_bullets(findings)}\n\n{what}")]
     parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(
         _worded(worded) if worded else _not_run("real_wordings.py", "several wordings of a hint")
+    )
+    parts.append(
+        signals_section(twins, first, signals)
+        if twins and first and signals
+        else _not_run("real_signals.py", "mistakes that no tool reports")
     )
     parts.append(_logs(logs) if logs else _not_run("real_logs.py", "training on public sessions"))
     parts.append(
@@ -105,8 +119,8 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> li
         sentences.append(
             f"With a hint in its context, {name}"
             f" {_in_words(neutral, _MOVES)} the right decision at mistakes in held-out"
-            f" repositories: {_interval(neutral)} in log-odds over text without information in"
-            f" the same place, {_interval(others)} over the hints of other sites"
+            f" repositories: {interval(neutral)} in log-odds over text without information in"
+            f" the same place, {interval(others)} over the hints of other sites"
             f" ({neutral['n']} sites)."
         )
     for d in (logs or {"differences": ()})["differences"]:
@@ -115,7 +129,7 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> li
             sentences.append(
                 f"Trained for {logs and logs['about']['steps']} steps on other repositories,"
                 f" {_TRAINED[arm]} (seed {seed}), SmolLM2 {_in_words(d, _DECIDES)} its placebo;"
-                f" both are scored without a hint: {_interval(d)}."
+                f" both are scored without a hint: {interval(d)}."
             )
     if workshop is None:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
@@ -124,7 +138,7 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> li
             seeds = len(workshop["about"]["seeds_done"]) if workshop else 0
             sentences.append(
                 "Trained in the workshop with all three channels, the warmed-up student"
-                f" {_in_words(d, _SOLVES)} its placebo: {_interval(d)} of the tasks"
+                f" {_in_words(d, _SOLVES)} its placebo: {interval(d)} of the tasks"
                 f" ({d['n']} tasks, {seeds} training seed{'s' if seeds != 1 else ''})."
             )
     sentences.append("No real model is shown to have become a better coding agent.")
@@ -247,19 +261,6 @@ def _not_run(script: str, what: str) -> str:
     return f"## Not run yet: {what}\n\n`benchmarks/{script}` has not been completed.\n"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
-
-
-def _interval(row: Json | None) -> str:
-    if row is None:
-        return "-"
-    if row["low"] is None:
-        return f"{row['mean']:+.2f} (one session)"
-    return f"{row['mean']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
-
-
 def _hints(value: Json) -> str:
     about = value["about"]
     parts = [
@@ -285,7 +286,7 @@ def _wordings(rows: Mapping[tuple[str, str, str], Json]) -> str:
             label,
             str(row["n"]),
             str(row["sessions"]),
-            *(_interval(rows.get((group, "all", f"{key} - {b}"))) for b in (OTHERS, NEUTRAL, NONE)),
+            *(interval(rows.get((group, "all", f"{key} - {b}"))) for b in (OTHERS, NEUTRAL, NONE)),
         )
         for group in ("train", "held_out")
         for key, label in ((EARLIER, "as before 2026-11-23"), (NOW, "now: the right action"))
@@ -300,7 +301,7 @@ def _wordings(rows: Mapping[tuple[str, str, str], Json]) -> str:
         "over neutral text",
         "over no hint",
     )
-    return "Wordings, as a system message directly above the mistake:\n\n" + _table(head, lines)
+    return "Wordings, as a system message directly above the mistake:\n\n" + table(head, lines)
 
 
 def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
@@ -309,9 +310,9 @@ def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
             group.replace("_", " "),
             position,
             str(row["n"]),
-            _interval(row),
-            _interval(rows.get((group, "all", f"now/{position} - {NONE}"))),
-            _interval(rows.get((group, "all", f"neutral/{position} - {NONE}"))),
+            interval(row),
+            interval(rows.get((group, "all", f"now/{position} - {NONE}"))),
+            interval(rows.get((group, "all", f"neutral/{position} - {NONE}"))),
         )
         for group in ("train", "held_out")
         for position in POSITIONS
@@ -325,7 +326,7 @@ def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
         "over no hint",
         "neutral text over no hint",
     )
-    return "Positions (`hints.position`), current wording:\n\n" + _table(head, lines)
+    return "Positions (`hints.position`), current wording:\n\n" + table(head, lines)
 
 
 def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
@@ -335,9 +336,9 @@ def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
             kind,
             str(row["n"]),
             str(row["sessions"]),
-            _interval(rows.get(("held_out", kind, f"{EARLIER} - {OTHERS}"))),
-            _interval(rows.get(("held_out", kind, f"{NOW} - {OTHERS}"))),
-            _interval(rows.get(("held_out", kind, f"now/user - {NEUTRAL}"))),
+            interval(rows.get(("held_out", kind, f"{EARLIER} - {OTHERS}"))),
+            interval(rows.get(("held_out", kind, f"{NOW} - {OTHERS}"))),
+            interval(rows.get(("held_out", kind, f"now/user - {NEUTRAL}"))),
             f"{row['positive']} of {row['n']}",
         )
         for kind in kinds
@@ -352,7 +353,7 @@ def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
         "now, as a user message, over neutral text there",
         f"above {OTHERS}",
     )
-    return "By kind, held-out repositories:\n\n" + _table(head, lines)
+    return "By kind, held-out repositories:\n\n" + table(head, lines)
 
 
 def _worded(value: Json) -> str:
@@ -382,7 +383,7 @@ def _worded(value: Json) -> str:
         if chosen and (row := rows.get(("held_out", key(chosen)))):
             parts.append(
                 f"Chosen on *train*: *{chosen}*. On held out it moves the log-odds by"
-                f" {_interval(row)} over text without information ({row['n']} sites).\n"
+                f" {interval(row)} over text without information ({row['n']} sites).\n"
             )
         lines = [
             (
@@ -390,8 +391,8 @@ def _worded(value: Json) -> str:
                 wording,
                 str(row["n"]),
                 str(row["sessions"]),
-                _interval(row),
-                _interval(rows.get((group, f"{wording}/system - {NONE}"))),
+                interval(row),
+                interval(rows.get((group, f"{wording}/system - {NONE}"))),
                 f"{row['positive']} of {row['n']}",
             )
             for group in ("train", "held_out")
@@ -399,14 +400,14 @@ def _worded(value: Json) -> str:
             if (row := rows.get((group, key(wording))))
         ]
         head = ("repositories", "wording", "sites", "sessions", "over neutral text")
-        parts.append(_table((*head, "over no hint", "above neutral text"), lines))
+        parts.append(table((*head, "over no hint", "above neutral text"), lines))
     return "\n".join(parts)
 
 
 def _wordings_in_words(value: Json | None) -> list[str]:
     """The wordings that move a model away from what is right, on held-out repositories."""
     return [
-        f"A hint in the words `{text}` moves {name} away from what is right: {_interval(row)} over"
+        f"A hint in the words `{text}` moves {name} away from what is right: {interval(row)} over"
         f" text without information ({row['n']} sites, held out)."
         for name, model in (value or {"models": {}})["models"].items()
         for wording, text in (value or {})["about"]["wordings"].items()
@@ -420,8 +421,7 @@ def _wordings_in_words(value: Json | None) -> list[str]:
 def _logs(value: Json) -> str:
     about = value["about"]
     lines = [
-        (d["a"], d["b"], str(d["n"]), str(d["sessions"]), _interval(d))
-        for d in value["differences"]
+        (d["a"], d["b"], str(d["n"]), str(d["sessions"]), interval(d)) for d in value["differences"]
     ]
     seeds = _seeds_of_logs(value)
     head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
@@ -434,7 +434,7 @@ def _logs(value: Json) -> str:
         f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the decision's"
         " tokens only; a placebo has the hints of other sites. The number after a name is the"
         f" training seed (so far {', '.join(seeds)}). The intervals cover other sessions, but"
-        " not other training runs.\n\n" + _table(head, lines)
+        " not other training runs.\n\n" + table(head, lines)
     )
 
 
@@ -495,11 +495,11 @@ def _workshop(value: Json, gemma: Json | None) -> str:
         " (`benchmarks/real_warmup.py`). All arms start from it and train LoRA of rank 16 in"
         f" bfloat16, with the code of commit {about['commit']}. {cut_short}A step took {minutes}"
         f" minutes on one busy core. {seeds_said}{joined_later}\n\n{not_trained}\n\n"
-        + _table(("row", "episodes", "success", "by seed"), rows)
+        + table(("row", "episodes", "success", "by seed"), rows)
         + "\n"
-        + _table(
+        + table(
             ("student", "against", "episodes", "difference in success"),
-            [(f"`{d['a']}`", f"`{d['b']}`", str(d["n"]), _interval(d)) for d in _successes(value)],
+            [(f"`{d['a']}`", f"`{d['b']}`", str(d["n"]), interval(d)) for d in _successes(value)],
         )
     )
 

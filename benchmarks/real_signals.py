@@ -15,6 +15,14 @@ taken_back      nothing: what is right is to write nothing there
 Contexts: no hint, the hint, text without information, the hints of three sites of other sessions.
 In bfloat16, one session tree per site, in the order of a hash, so that a run that is cut off has
 seen a random part. Writes benchmarks/results/real_signals.json: numbers, kinds, repositories.
+
+    python benchmarks/real_signals.py --twins 41 --work build/real_twins \\
+        --json benchmarks/results/real_twins.json \\
+        --model smollm2=build/real/folders/smollm2:chatml-tools
+
+reads the twins of kinds_twins.py instead (twins/world.py), in fresh sessions of a seed that nothing
+was chosen on. What is right there is known by construction: the message of the scripted player that
+does not follow its habit. Contexts and donors are those of real_hints.py, in float32.
 """
 
 from __future__ import annotations
@@ -23,35 +31,38 @@ import argparse
 import hashlib
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from real_hints import DONORS, NEUTRAL, NOW, NUM_DONORS, neutral_hints, prepare
-from real_hints import summarise as summarise_rows
-from real_wordings import measure, models_of
-from record_lines import record_lines
+from real_hints import MAX_TOKENS as TWIN_TOKENS
+from real_hints import NEUTRAL, NOW, NUM_DONORS, neutral_hints, parser_of, prepare, read_models
+from real_hints import measure as read_sites_of
+from real_wordings import measure
+from twins.record import write_scripted
+from twins.world import KINDS as TWIN_KINDS
 
 from composer_replication.core.codec import (
     read_hints,
     read_sessions,
     read_sites,
     record_to_json,
+    turn_from_json,
+    turn_to_json,
 )
-from composer_replication.core.config.data_settings import SitesSettings
-from composer_replication.core.jsonl import write_lines
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
+from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Decision, Hint, Site
-from composer_replication.core.trace import CallRef, Session, ToolCall
+from composer_replication.core.trace import CallRef, Session, ToolCall, Turn
 from composer_replication.data.hints.region import edit_argument
+from composer_replication.data.hints.templates import fill
 from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.file_lines import calls_in_order, path_in_call
 from composer_replication.tokens.renderer import Renderer
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "real_signals.json"
 KINDS = (
     "user_rejected",
     "user_interrupted",
@@ -61,7 +72,17 @@ KINDS = (
     "wasted_call",
 )
 SETTINGS = SitesSettings(train_kinds=KINDS, min_confidence=0.0)
-GROUP = "all repositories"
+TWIN_SITES = SitesSettings(train_kinds=TWIN_KINDS, min_confidence=0.3)
+TWIN_HINTS = HintsSettings(writers={"taken_back": "taken_back_later"})
+"""As in kinds_twins.py: by default a twin of taken_back has no hint."""
+REASON = "wrong file, put it back"
+REASONS = {
+    "reason": fill("taken_back_words", words=REASON),
+    "reason, file named": "What this step is about to change in {name} was taken back. The user, on"
+    f" that: {REASON}",
+}
+"""What the default writer says of an edit that was taken back, now and until this was measured."""
+GROUP, TWINS = "all repositories", "twins"
 MAX_TOKENS = 1024
 
 
@@ -177,27 +198,103 @@ def with_donors(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "log_odds": values}
 
 
+def twin_logs(work: Path, *, seed: int, num_each: int) -> Path:
+    """The folder of fresh logs of the twins, in which every mistake that is possible is made, with
+    a manifest, and beside it the message that would have been right in each (by folder)."""
+    folder = work / "logs"
+    if not folder.exists():
+        logs = write_scripted(folder, seed=seed, num_each=num_each)
+        entries = [{"file": log.path.name, "repository": TWINS} for log in logs]
+        write_json(folder / "manifest.json", {"files": entries})
+        rights = {
+            f"/twins/{log.task.id}": turn_to_json(log.right)
+            for log in logs
+            if log.right is not None
+        }
+        write_json(work / "rights.json", rights)
+    return folder
+
+
+def twin_rights(work: Path) -> dict[str, Turn]:
+    """Site id -> the message that would have been right there."""
+    right_of = json.loads((work / "rights.json").read_text("utf-8"))
+    cwd_of = {session.id: session.cwd for session in read_sessions(work / "sessions.jsonl")}
+    return {
+        site.id: turn_from_json(right_of[cwd_of[site.session_id]])
+        for site in read_sites(work / "sites.jsonl")
+        if site.is_target
+    }
+
+
+def twin_counts(work: Path) -> dict[str, dict[str, Any]]:
+    """For each kind how many sites and hints the twins have, by the rule that found the site."""
+    counts: dict[str, dict[str, Any]] = {
+        kind: {"sites": 0, "hints": 0, "rules": {}} for kind in KINDS
+    }
+    hinted = {hint.site_id for hint in read_hints(work / "hints.jsonl")}
+    for site in read_sites(work / "sites.jsonl"):
+        if site.is_target and site.kind in counts:
+            count = counts[site.kind]
+            count["sites"] += 1
+            count["hints"] += site.id in hinted
+            count["rules"][site.rule] = count["rules"].get(site.rule, 0) + 1
+    return counts
+
+
+def twin_texts(work: Path) -> dict[str, Path]:
+    """Other texts for the twins of taken_back, in which nobody says why: as if a person had."""
+    sites = {s.id: s for s in read_sites(work / "sites.jsonl") if s.kind == "taken_back"}
+    calls = {
+        ref: call
+        for session in read_sessions(work / "sessions.jsonl")
+        for ref, call in session.calls().items()
+    }
+    hints = [hint for hint in read_hints(work / "hints.jsonl") if hint.site_id in sites]
+    paths = {}
+    for name, text in REASONS.items():
+        paths[name] = work / f"hints, {name}.jsonl"
+        worded = [
+            replace(h, text=text.format(name=path_in_call(calls[sites[h.site_id].call_id].call)))
+            for h in hints
+        ]
+        write_lines(paths[name], (record_to_json(hint) for hint in worded))
+    return paths
+
+
+def read_twins(options: argparse.Namespace) -> int:
+    """Measure the twins, where what would have been right is known by construction."""
+    folder = twin_logs(options.work, seed=options.twins, num_each=options.num_each)
+    about = prepare([folder], options.work, settings=TWIN_SITES, writing=TWIN_HINTS)
+    about = {i: {**entry, "group": TWINS} for i, entry in about.items()}
+    what = {
+        "seed": options.twins,
+        "tasks_each": options.num_each,
+        "dtype": "float32",
+        "max_tokens": TWIN_TOKENS,
+        "donors": NUM_DONORS,
+        "kinds": twin_counts(options.work),
+        "reasons": REASONS,
+    }
+    rights, texts = twin_rights(options.work), twin_texts(options.work)
+    measured_by = partial(read_sites_of, work=options.work, texts=texts, rights=rights)
+    return read_models(options, what=what, about=about, measured_by=measured_by, keys=())
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prepare, measure, summarise, write; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER:FAMILY")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real_signals")
-    parser.add_argument("--minutes", type=float, default=600.0, help="stop after this time")
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser = parser_of(__doc__, name="real_signals")
+    parser.add_argument("--twins", type=int, metavar="SEED", help="the twins in place of folders")
+    parser.add_argument("--num-each", type=int, default=20, help="tasks of each kind of twin")
     options = parser.parse_args(arguments)
-    until = time.monotonic() + 60 * options.minutes
+    if options.twins is not None:
+        return read_twins(options)
     about = prepare(options.folders, options.work, settings=SETTINGS)
     about = {i: {**entry, "group": GROUP} for i, entry in about.items()}
     kinds = decide(options.work)
     what = {"dtype": "bfloat16", "max_tokens": MAX_TOKENS, "donors": NUM_DONORS, "kinds": kinds}
-    models = models_of(options.json, what)
-    for entry in options.model:
-        name, _, rest = entry.partition("=")
-        folder, _, family = rest.rpartition(":")
-        measured, planned = measure(
+
+    def measured_by(name: str, folder: str, family: str, *, until: float) -> Any:
+        records, planned = measure(
             name,
             folder,
             family,
@@ -206,24 +303,11 @@ def main(arguments: Sequence[str]) -> int:
             sets_of=wordings_of,
             max_tokens=MAX_TOKENS,
         )
-        records = [with_donors(record) for record in measured]
-        models[name] = {
-            "family": family,
-            "sites_planned": planned,
-            "rows": summarise_rows(records, about),
-            "sites": [
-                {**record, "session": about[record["session"]]["cluster"][:8]}
-                | {"repository": about[record["session"]]["repository"]}
-                for record in records
-            ],
-        }
-        for row in models[name]["rows"]:
-            if row["contrast"] in (f"{NOW}/system - {DONORS}", f"{NOW}/system - {NEUTRAL}"):
-                print(row, flush=True)
-    value = {"about": what, "models": models}
-    options.json.write_text(record_lines(value, depth=5) + "\n", "utf-8")
-    print(f"real: wrote {options.json}")
-    return 0
+        return [with_donors(record) for record in records], planned
+
+    return read_models(
+        options, what=what, about=about, measured_by=measured_by, keys=("repository",)
+    )
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ which the models of earlier runs stay.
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,14 @@ from real_hints import (
     NONE,
     NOW,
     SEED,
+    in_hash_order,
     neutral_hints,
+    parser_of,
     prepare,
+    read_models,
     row_with,
-    summarise,
     views_of,
 )
-from record_lines import record_lines
 
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.config.student_settings import StudentSettings
@@ -50,7 +50,6 @@ from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "real_wordings.json"
 WORDINGS: Mapping[str, str] = {
     "right": "Use {right}.",
     "right, not wrong": "Use {right}, not {wrong}.",
@@ -73,11 +72,6 @@ def wordings_of(hints: Sequence[Hint], renderer: Renderer) -> dict[str, list[Hin
     """The hints in every wording."""
     sets = {NOW: list(hints), NEUTRAL: neutral_hints(hints, renderer)}
     return sets | {wording: worded(hints, text) for wording, text in WORDINGS.items()}
-
-
-def in_hash_order(site_ids: Sequence[str]) -> list[str]:
-    """A random order that does not depend on the machine."""
-    return sorted(site_ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 
 
 def measure(
@@ -151,45 +145,17 @@ def measure(
     return [records[site_id] for site_id in common if site_id in records], len(common)
 
 
-def models_of(file: Path, what: Mapping[str, Any]) -> dict[str, Any]:
-    """The models of an earlier run in the same way: they stay beside those of this one."""
-    value = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    return value["models"] if value.get("about") == what else {}
-
-
 def main(arguments: Sequence[str]) -> int:
     """Prepare, measure, summarise, write; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER:FAMILY")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "real_hints")
-    parser.add_argument("--minutes", type=float, default=600.0, help="stop after this time")
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser = parser_of(__doc__, name="real_wordings")
+    parser.set_defaults(work=ROOT / "build" / "real_hints")
     options = parser.parse_args(arguments)
-    until = time.monotonic() + 60 * options.minutes
-    about = prepare(options.folders, options.work)
-    what = {"dtype": "bfloat16", "max_tokens": MAX_TOKENS, "wordings": dict(WORDINGS)}
-    models = models_of(options.json, what)
-    for entry in options.model:
-        name, _, rest = entry.partition("=")
-        folder, _, family = rest.rpartition(":")
-        measured, planned = measure(name, folder, family, work=options.work, until=until)
-        models[name] = {
-            "family": family,
-            "sites_planned": planned,
-            "rows": summarise(measured, about),
-            "sites": [
-                {**record, "session": about[record["session"]]["cluster"][:8]}
-                | {key: about[record["session"]][key] for key in ("repository", "group")}
-                for record in measured
-            ],
-        }
-    value = {"about": what, "models": models}
-    options.json.write_text(record_lines(value, depth=5) + "\n", "utf-8")
-    print(f"real: wrote {options.json}")
-    return 0
+    return read_models(
+        options,
+        what={"dtype": "bfloat16", "max_tokens": MAX_TOKENS, "wordings": dict(WORDINGS)},
+        about=prepare(options.folders, options.work),
+        measured_by=partial(measure, work=options.work),
+    )
 
 
 if __name__ == "__main__":

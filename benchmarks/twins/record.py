@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.trace import Segment, Session, SourceRef
+from composer_replication.core.trace import Segment, Session, SourceRef, Turn
 from composer_replication.data.ingestion.claude_code_writer import write_claude_code
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.renderer import Renderer
@@ -69,22 +69,24 @@ def log_session(session: Session, task: TwinTask) -> Session:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
     """A log of the scripted player, its task, and the turn at which it followed its habit although
-    that was a mistake; None = the habit was right."""
+    that was a mistake, with what would have been right there; None = the habit was right."""
 
     path: Path
     task: TwinTask
     mistake: int | None
+    right: Turn | None
 
 
 def write_scripted(folder: Path, *, seed: int, num_each: int) -> list[Scripted]:
     """Logs of the scripted player, which follows its habit wherever it can."""
     logs: list[Scripted] = []
     for task in twin_tasks(seed, num_each):
-        env, mistake = TwinEnv(task, person=True), None
+        env, mistake, wanted = TwinEnv(task, person=True), None, None
         turns = list(env.open().turns)
         while not env.done:
             mistaken = by_habit(env)
-            mistake = len(turns) if mistaken is not None else mistake
+            if mistaken is not None:
+                mistake, wanted = len(turns), right(env)
             turns.append(mistaken or right(env))
             turns.extend(env.reply(turns[-1]).turns)
         session = Session(
@@ -96,5 +98,5 @@ def write_scripted(folder: Path, *, seed: int, num_each: int) -> list[Scripted]:
             tools_origin="log",
         )
         path = write_claude_code(log_session(session, task), folder)
-        logs.append(Scripted(path=path, task=task, mistake=mistake))
+        logs.append(Scripted(path=path, task=task, mistake=mistake, right=wanted))
     return logs

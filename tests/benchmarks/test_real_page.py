@@ -15,10 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def real_hints(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def real_hints() -> ModuleType:
     """The script, which imports its neighbours by their own names."""
     pytest.importorskip("torch", reason="the script runs models")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import real_hints  # pyright: ignore[reportMissingImports]
 
     return real_hints

@@ -17,7 +17,7 @@ right; `right_ids` are the tokens there that still lead to a right text. `spans`
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from composer_replication.core.errors import RenderError
@@ -138,9 +138,23 @@ def _fork(
     written: tuple[int, ...],
 ) -> tuple[int | None, tuple[int, ...]]:
     """The first token at which the message can no longer become right, and the right ones there."""
+    bodies = (
+        _body(renderer, message, call, decision.with_text(call, right)) for right in decision.right
+    )
+    return fork_between(written, bodies)
+
+
+def fork_between(
+    written: tuple[int, ...], right: Iterable[tuple[int, ...]]
+) -> tuple[int | None, tuple[int, ...]]:
+    """The first token at which a message can no longer become one of the right ones, and theirs
+    there; None if it is the beginning of each of them, or equal.
+
+    >>> fork_between((1, 2, 3), [(1, 5), (1, 2, 7), (1, 2, 8)])
+    (2, (7, 8))
+    """
     right_at: dict[int, list[int]] = {}
-    for right in decision.right:
-        other = _body(renderer, message, call, decision.with_text(call, right))
+    for other in right:
         at = shared_prefix_length(written, other)
         if at < min(len(written), len(other)):
             right_at.setdefault(at, []).append(other[at])

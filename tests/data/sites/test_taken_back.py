@@ -143,7 +143,7 @@ def test_the_hint_holds_what_the_person_said_of_the_edit() -> None:
     asked = edited(human("no, I said that the server is slow"), *edit("u", NEW, OLD))
     assert [site.evidence for site in undone(asked)] == [(3, 5)]
     said = "The user, on that: the user said that the server is slow"
-    assert hint_for(asked).endswith(said)
+    assert hint_for(asked) == f"What this step is about to change was taken back. {said}"
     other = edit("again", OLD, NEW, "/w/web/a.py")
     assert hint_for(edited(*asked.turns[3:], *other)).endswith(said)
     assert hint_for(edited(*asked.turns[3:], *edit("again", OLD, NEW))) == ""

@@ -64,14 +64,13 @@ def taken_back_words(context: SiteContext) -> str | None:
 
 
 def taken_back_later(context: SiteContext) -> str | None:
-    """Tell that an edit was taken back, and why where a person said it; None without a file."""
-    name = posixpath.basename(path_in_call(context.call)) if context.call else ""
-    if not name:
-        return None
+    """Tell that an edit was taken back, and why if a person said it; None without words or file."""
     words = third_person(typed_words(words_at(context)))
     if len(words.split()) > 1:
-        return fill("taken_back_words", name=name, words=words)
-    return fill("taken_back", name=name)
+        # without the file's name: one that was wrong would get likelier by standing there
+        return fill("taken_back_words", words=words)
+    name = posixpath.basename(path_in_call(context.call)) if context.call else ""
+    return fill("taken_back", name=name) if name else None
 
 
 def words_at(context: SiteContext) -> str:

@@ -147,7 +147,7 @@ TEMPLATES: dict[str, str] = {
         "Leave {name} as it is in the lines that this step is about to change: this was taken back."
     ),
     "taken_back_words": (
-        "What this step is about to change in {name} was taken back. The user, on that: {words}"
+        "What this step is about to change was taken back. The user, on that: {words}"
     ),
     "persons_words": "The user, on the step that comes now: {words}",
     "rules": "{rule}",
