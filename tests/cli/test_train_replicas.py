@@ -1,4 +1,4 @@
-"""`recompose train --replicas N --sync URL`: processes that train apart and meet in a folder."""
+"""`recompose train --replicas N --sync URL`: replicas that sync through a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_two_replicas_make_one_run(work: Path) -> None:
     url = f"file://{work}/meeting"
     result = recompose(*TRAIN, "--replicas", "2", "--sync", url, "--name", "r", cwd=work)
     assert result.code == 0, result.err
-    assert f"2 started here; they meet at {url} after every 2 steps: 2 rounds" in result.out
+    assert f"2 started here; they sync through {url} every 2 steps: 2 rounds" in result.out
     run = RunDir(work / "recompose" / "runs" / "r")
     assert run.info()["state"] == "done" and len(run.metrics()) == 4
     view = replicas_view(run.path)
@@ -65,7 +65,7 @@ def test_two_replicas_make_one_run(work: Path) -> None:
     shown = recompose("show", "run", "r", cwd=work)
     assert "all replicas had the same weights" in shown.out and "0 done (2 rounds" in shown.out
     alone = recompose("show", "run", str(run.path / "replicas" / "1"), cwd=work)
-    assert "replica 1 (what the others wrote down" in alone.out
+    assert "replica 1 (this run has no records of the others" in alone.out
     other = recompose(
         *(*TRAIN, "--replicas", "2", "--sync", url, "--name", "q"),
         *("--train.learning_rate", "0.03"),

@@ -1,4 +1,4 @@
-"""Settings of replicas that train apart and meet over an object store (docs/replicas.md)."""
+"""Settings of replicas that sync through an object store (docs/replicas.md)."""
 
 from __future__ import annotations
 
