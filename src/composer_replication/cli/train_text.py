@@ -130,8 +130,8 @@ def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
         per_epoch = -(-len(data.examples) // settings.batch_examples)
         parts.append(f"{settings.batch_examples} examples a step, one pass is {per_epoch} steps")
     job.screen.line(
-        f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens in one"
-        " forward"
+        f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens per"
+        " micro-batch"
     )
     if settings.placebo:
         job.screen.line(
@@ -236,8 +236,7 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     elif event["kind"] == "took_over":
         job.screen.line(
-            f" note     the launch before this one died: {event['owner']}; this one goes on in its"
-            " place",
+            f" note     the previous launch died: {event['owner']}; this one takes its place",
             style="yellow",
         )
     elif event["kind"] == "joined":
