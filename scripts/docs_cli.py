@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 HEAD = """# Commands
 
 Written by `python scripts/docs_cli.py`; a test fails if it is stale. `recompose init` lists the
-settings and what they mean. The help texts call a command a *verb*.
+settings and what they mean.
 
 Exit codes: 0 done, 1 a problem you can fix, 2 usage, 3 stopped by a health rule, 4 budget reached,
 17 another replica has this one's slot.

@@ -140,7 +140,7 @@ def test_a_wrong_type_names_the_line_and_says_what_the_setting_is_for(tmp_path: 
     error = problem(tmp_path, '[build]\n# how long\nmax_tokens = "many"\n')
     assert error.where.startswith(f"{tmp_path / 'recompose.toml'}:3")
     assert "build.max_tokens" in error.what and "'many'" in error.what
-    assert error.fix.startswith("Longest sequence")
+    assert error.fix.startswith("Maximum sequence length")
 
 
 def test_two_wrong_values_are_told_together(tmp_path: Path) -> None:

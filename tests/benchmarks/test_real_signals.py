@@ -126,7 +126,7 @@ def test_a_kind_moves_only_beyond_neutral_text_and_beyond_other_hints(tmp_path: 
             path.write_text(json.dumps(value), "utf-8")
         assert real_page.main([], root=tmp_path) == 0
         page = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
-        line = next(line for line in page.splitlines() if "**For a newcomer" in line)
+        line = next(line for line in page.splitlines() if "hints move smollm2" in line)
         said = line.partition("what is right is known, the hints move smollm2 ")[2]
         return next(part for part in said.split("; ") if "`broke_check`" in part)
 

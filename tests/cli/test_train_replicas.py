@@ -1,4 +1,4 @@
-"""`recompose train --replicas N --sync URL`: processes that train apart and meet in a folder."""
+"""`recompose train --replicas N --sync URL`: replicas that sync through a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_two_replicas_make_one_run(work: Path) -> None:
     url = f"file://{work}/meeting"
     result = recompose(*TRAIN, "--replicas", "2", "--sync", url, "--name", "r", cwd=work)
     assert result.code == 0, result.err
-    assert f"2 started here; they meet at {url} after every 2 steps: 2 rounds" in result.out
+    assert f"2 started here; they sync through {url} every 2 steps: 2 rounds" in result.out
     run = RunDir(work / "recompose" / "runs" / "r")
     assert run.info()["state"] == "done" and len(run.metrics()) == 4
     view = replicas_view(run.path)
@@ -65,7 +65,7 @@ def test_two_replicas_make_one_run(work: Path) -> None:
     shown = recompose("show", "run", "r", cwd=work)
     assert "all replicas had the same weights" in shown.out and "0 done (2 rounds" in shown.out
     alone = recompose("show", "run", str(run.path / "replicas" / "1"), cwd=work)
-    assert "replica 1 (what the others wrote down" in alone.out
+    assert "replica 1 (this run has no records of the others" in alone.out
     other = recompose(
         *(*TRAIN, "--replicas", "2", "--sync", url, "--name", "q"),
         *("--train.learning_rate", "0.03"),
@@ -113,17 +113,17 @@ def test_replicas_that_a_health_rule_stops_all_end_as_one_run_does(work: Path) -
     assert len(jobs) == 2, "nobody was started twice"
 
 
-def test_replicas_need_a_place_to_meet(work: Path) -> None:
+def test_replicas_need_a_store_to_sync_through(work: Path) -> None:
     result = recompose(*TRAIN, "--replicas", "2", cwd=work)
-    assert result.code == 1 and "noplacewheretheymeet" in unboxed(result.err)
+    assert result.code == 1 and "nostorethroughwhichtheysync" in unboxed(result.err)
     assert "--syncfile://" in unboxed(result.err)
 
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("/somewhere", "nostorehastheaddress"), ("memory:///", "eachhasamemoryofitsown")],
+    [("/somewhere", "nostorehastheaddress"), ("memory:///", "theysharenomemory")],
 )
-def test_a_place_where_nobody_can_meet_is_refused_before_anything_starts(
+def test_a_store_that_replicas_cannot_share_is_refused_before_anything_starts(
     url: str, why: str, work: Path
 ) -> None:
     result = recompose(*TRAIN, "--replicas", "2", "--sync", url, cwd=work)
@@ -131,7 +131,7 @@ def test_a_place_where_nobody_can_meet_is_refused_before_anything_starts(
     assert not (work / "recompose" / "runs").exists()
 
 
-def test_a_meeting_that_cannot_be_written_is_named(work: Path) -> None:
+def test_a_store_that_cannot_be_written_is_named(work: Path) -> None:
     (work / "file").write_text("")
     result = recompose(*TRAIN, "--sync", f"file://{work}/file/x", cwd=work)
     assert result.code == 1 and "couldnotbemade" in unboxed(result.err)

@@ -38,7 +38,7 @@ def a_replica(runs: Path, name: str, events: list[dict[str, Any]]) -> RunDir:
 
 
 def two_replicas(folder: Path) -> Path:
-    """Five rounds: in the fourth replica 1 came too late, in the last its move was refused."""
+    """Five rounds: replica 1 is too late in the fourth, and refused in the last."""
     run = create_run(folder / "runs", resolved={}, command="recompose train", seed=0, name="r")
     waits = ((0.1, 0.0), (0.0, 0.2), (3.0, 0.0))
     both = [
@@ -57,7 +57,7 @@ def test_too_late_and_refused_are_counted_apart(tmp_path: Path) -> None:
     assert view is not None and view["diverged"] == []
     counts = [(r["took_part"], r["late"], r["refused"], r["wait_s"]) for r in view["replicas"]]
     assert counts == [(5, 0, 0, 0.1 + 3.0 + 0.3 + 0.3), (3, 1, 1, 0.2)]
-    assert "1 move came too late, 1 were refused" in summary_text(view)
+    assert "1 pseudo-gradient too late, 1 refused" in summary_text(view)
 
 
 def test_the_page_names_who_was_waited_for_and_what_stalled(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_page_names_who_was_waited_for_and_what_stalled(tmp_path: Path) -> N
     assert view is not None and view["stalls"] == [2]
     assert [last_to_come(facts) for facts in view["rounds"]] == [1, 0, 1, None, None]
     page = str(replicas_section(view))
-    assert "rounds with five times the usual wait: 2" in page and "last to come" in page
+    assert "rounds that waited five times as long as usual: 2" in page and "last to arrive" in page
     assert "after every round all replicas had the same weights" in page
 
 
@@ -86,5 +86,5 @@ def test_one_replica_of_several_machines_speaks_for_itself(tmp_path: Path) -> No
     assert view is not None
     assert [(r["slot"], r["took_part"], r["late"]) for r in view["replicas"]] == [(2, 1, 1)]
     text = summary_text(view)
-    assert text.startswith("replica 2 (what the others wrote down is not in this run)")
+    assert text.startswith("replica 2 (this run has no records of the others)")
     assert "its weights were the committed ones" in text and "all replicas" not in text

@@ -52,13 +52,13 @@ def audit_command(
     Parameters
     ----------
     paths
-        Files or folders; none = [ingest] logs, else where the agents keep their logs.
+        Files or folders. Default: [ingest] logs, else the folders where agents keep their logs.
     open_page
-        Open the page in the browser.
+        Open the page in a browser.
     since
-        Count sessions that ended on this day or later: 2026-11-01, 30d (days ago), 4w.
+        Count only sessions that ended on or after this day: 2026-11-01, 30d (days ago), 4w.
     project
-        Count sessions whose repository or folder has this in its name.
+        Count only sessions whose repository or folder name contains this.
     forget
         Count no logs; remove a session, a repository or the project of a folder from the store and
         keep it out; may be repeated.

@@ -18,7 +18,7 @@ PLACES: dict[str, str] = {
 
 
 def completion_command(shell: Shell = "bash", *, common: Common = Common()) -> int:
-    """Print the script with which a shell completes verbs and flags; it is written nowhere.
+    """Print the script with which a shell completes commands and flags; nothing is written.
 
     Parameters
     ----------

@@ -31,9 +31,9 @@ def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     Parameters
     ----------
     check
-        Also check the agreement: the null test (answers dealt to other places make hardly any
-        pairs; exit code 3 if they make most of them all the same), and the pairs without each
-        family of teachers in turn.
+        Also check the agreement: the null test (answers dealt to other turns should make hardly any
+        pairs; exit code 3 if they still make most of them), and the pairs without each family of
+        teachers in turn.
     """
     job = open_job(common, uses=("recipe", "data_juicer"))
     settings = job.config.curate

@@ -54,12 +54,12 @@ def demo_command(
     Parameters
     ----------
     from_scratch
-        Warm the student up first, from random weights, in place of the one that ships (about ten
+        Warm up a student from random weights first, instead of using the bundled one (about ten
         minutes more).
     logs_only
-        Record the student's logs and write the settings, so that every verb can be run by hand.
+        Only record the student's logs and write the settings, to run every command by hand.
     logs
-        How many sessions of the student are recorded before anything is trained.
+        Number of the student's sessions to record before training.
     """
     if logs < 1:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`recompose diloco simulate`: what replicas that meet in a bucket would lose to it, and cost."""
+"""`recompose diloco simulate`: what syncs through a bucket cost a run of many replicas."""
 
 from __future__ import annotations
 
@@ -52,40 +52,40 @@ def diloco_command(
     what
         `simulate`.
     replicas
-        How many; give it several times. 1,024 take a minute or less, except with --gather peer or
-        publisher, whose simulation grows with the square.
+        Number of replicas. Repeatable. 1,024 take a minute or less, except with --gather peer or
+        publisher, whose simulation time grows quadratically.
     trained
-        How many weights are trained, e.g. 80.7e6 for rank 32 on a model of 7B.
+        Number of trained weights, e.g. 80.7e6 for rank 32 on a 7B model.
     codec
         none, bf16, int8, int4, topk or visible.
     gather
         peer, publisher or tree; "" = peer up to eight replicas, then tree.
     fanout
-        How many moves or sums a node of the tree adds up.
+        Pseudo-gradients or sums added up at each node of the tree.
     inner_steps
-        Optimiser steps between two syncs.
+        Optimiser steps between syncs.
     step_s
-        Seconds of one step.
+        Seconds per step.
     rounds
-        How many to simulate.
+        Rounds to simulate.
     gbit
-        Gigabits a second between a replica and the store.
+        Bandwidth between a replica and the store, in Gbit/s.
     latency_ms
-        Median time of a request.
+        Median latency of a request, in ms.
     failure
-        The share of requests that fail and are sent again.
+        Share of requests that fail and are retried.
     stragglers
-        The share of rounds in which a replica takes twice as long.
+        Share of rounds in which a replica takes twice as long.
     deaths_per_hour
-        How often a replica dies; another one takes its slot a minute later.
+        Deaths per replica and hour. Another replica takes the slot a minute later.
     leaves_per_hour
-        How often a replica leaves for good, as long as a quorum (half of them) stays.
+        Permanent leaves per replica and hour, as long as a quorum (half of them) stays.
     joins_per_hour
-        How often the run is joined by a new replica.
+        New replicas that join the run per hour.
     egress
-        Dollars per GB that leaves the store.
+        USD per GB of egress from the store.
     seed
-        Another seed draws other latencies, failures, deaths, leaves and joins.
+        Random seed of latencies, failures, deaths, leaves and joins.
     """
     job = settings_only(common)
     need("torch", extra="diloco")

@@ -38,10 +38,10 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     Parameters
     ----------
     memory_gb
-        Compute what fits a card of so many GB; 0 = the GPU that is found, else this machine's
+        Memory of the card in GB, to compute what fits. 0 = the detected GPU, else this machine's
         memory.
     cards
-        How many such cards share the weights (train.fsdp).
+        Number of such cards that share the weights (train.fsdp).
     """
     job = settings_only(common)
     fit, fits, in_words = window_fit(job, memory_gb=memory_gb, cards=cards)
@@ -67,7 +67,7 @@ def doctor_command(*, memory_gb: float = 0.0, cards: int = 0, common: Common = C
     job.screen.line()
     job.screen.table(
         [("ok" if ok else "--", verb, "" if ok else install) for verb, ok in verbs.items()],
-        head=("", "verb", "fix"),
+        head=("", "command", "fix"),
     )
     job.screen.line()
     backends = print_backends(job)

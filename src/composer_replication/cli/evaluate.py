@@ -43,15 +43,14 @@ def evaluate_command(
     Parameters
     ----------
     run
-        Run folder or name, or the folder of one of its checkpoints; none = the latest run, with
-        --logs none at all.
+        Run folder or name, or the folder of one of its checkpoints. Default: the latest run; with
+        --logs, no run.
     logs
-        At the held-out mistakes of your own logs each student writes the message itself: how often
-        does the mistake recur? Without a run: how many such sites there are, and the smallest
-        change they can show.
+        Measure how often mistakes recur: at the held-out mistakes of your own logs, each student
+        writes the message itself. Without a run: print how many such sites there are, and the
+        smallest change they can detect.
     against
-        NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be
-        repeated.
+        Add a row, as NAME=RUN, e.g. placebo=runs/placebo or more_sft=runs/more_sft. Repeatable.
     """
     job = open_job(common, uses=("env",))
     for package in ("torch", "transformers"):

@@ -45,13 +45,13 @@ def export_command(
     Parameters
     ----------
     run
-        Run folder or name, or the folder of one of its checkpoints; none = the latest run.
+        Run folder or name, or the folder of one of its checkpoints. Default: the latest run.
     to
-        Folder to write, which must be new or empty; default: exports/RUN in the work folder.
+        Output folder, new or empty. Default: exports/RUN in the work folder.
     adapter
-        Write the LoRA adapter alone; it needs its base model.
+        Write only the LoRA adapter, which needs its base model.
     merged
-        Write whole weights, the adapter in them (the default).
+        Write full weights with the adapter merged in (the default).
     """
     job = open_job(common)
     if adapter and merged:

@@ -34,24 +34,24 @@ class Common:
     """Flags that every verb takes."""
 
     json: bool = False
-    """Print one JSON object on stdout and nothing else."""
+    """Print one JSON object to stdout and nothing else."""
     dry_run: bool = False
-    """Say what would be read and written; write nothing."""
+    """Print what would be read and written, without writing anything."""
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None
-    """Folder to work in, in place of work_dir."""
+    """Work folder, overriding work_dir."""
     config: Annotated[
         tuple[Path, ...], Parameter(name=("--config", "-c"), consume_multiple=False)
     ] = ()
-    """Settings file, in place of the nearest recompose.toml; may be repeated, later ones win."""
+    """Settings file to use instead of the nearest recompose.toml. Repeatable; later files win."""
     trust_settings: bool = False
-    """Let settings files count that run code or send something and that `recompose trust` does not
-    know, for this call."""
+    """Accept settings files that run code or send data without `recompose trust`, for this call
+    only."""
     quiet: Annotated[bool, Parameter(name=("--quiet", "-q"))] = False
-    """Say only what was written."""
+    """Print only what was written."""
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"))] = False
-    """Say more."""
+    """Print more details."""
     debug: bool = False
-    """Show the traceback of an error."""
+    """Show the traceback on errors."""
 
 
 def dotted_settings() -> Mapping[str, str]:

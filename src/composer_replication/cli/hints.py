@@ -29,13 +29,14 @@ def hints_command(
     Parameters
     ----------
     audit
-        Measure as well, with the student, how much each kind of hint changes it: audit.json.
-        `build` and `train` then leave out kinds that change nothing. Needs PyTorch.
+        Also measure how much each kind of hint changes the student, and write audit.json. `build`
+        and `train` then leave out kinds that change nothing. Needs PyTorch.
     writer
-        "rules" = templates for the mistakes that `sites` found; "reader" = a model reads the
-        sessions, names the mistakes and writes the hints (hints.reader). In place of hints.writer.
+        Hint writer, overriding hints.writer. "rules" = templates for the mistakes that `sites`
+        found; "reader" = a model reads the sessions, names the mistakes and writes the hints
+        (hints.reader).
     estimate
-        With the reader: print the most that it could cost, and send nothing.
+        With the reader: print the maximum cost and send nothing.
     """
     job = open_where_sessions_are(common, uses=("writers", "reader"))
     job.need_file(job.sessions, verb="ingest")

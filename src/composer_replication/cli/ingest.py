@@ -43,14 +43,14 @@ def ingest_command(
     Parameters
     ----------
     paths
-        Files or folders; none = [ingest] logs, else where Claude Code keeps its logs.
+        Files or folders. Default: [ingest] logs, else the folder where Claude Code keeps its logs.
     yes
-        Read the default folder without asking.
+        Read the default folder without confirmation.
     forget
         Remove a session, a repository or the project of a folder (with its subagents) from the
-        store and keep it out; may be repeated.
+        store, and exclude it from later ingests. Repeatable.
     recall
-        Let later ingests take in again what was forgotten; may be repeated.
+        Undo --forget: let later ingests import it again. Repeatable.
     """
     changes = bool(forget or recall)
     job = (open_where_sessions_are if changes else open_job)(common, uses=("scanner",))

@@ -40,15 +40,15 @@ def init_command(
     Parameters
     ----------
     schema
-        Print the JSON Schema of the settings instead, for editors.
+        Print the JSON Schema of the settings, for editors, and write nothing.
     explain
-        Print the settings of one group instead, e.g. train.hint.
+        Print the settings of one group, e.g. train.hint, and write nothing.
     preset
-        Write the settings of a model and a card, and what to expect: tiny (no GPU; shows every
-        step), qwen3-0.6b, qwen3-1.7b, qwen3-4b-24gb, qwen3-8b-24gb-qlora, qwen3-14b-48gb,
+        Start from the preset for a model and a card, and print what to expect: tiny (no GPU; shows
+        every step), qwen3-0.6b, qwen3-1.7b, qwen3-4b-24gb, qwen3-8b-24gb-qlora, qwen3-14b-48gb,
         qwen3-32b-8x80gb.
     force
-        Replace an existing file.
+        Overwrite an existing file.
     """
     if schema:
         Screen(json=True).result(Config.model_json_schema())

@@ -21,44 +21,43 @@ if TYPE_CHECKING:
 HELP = """\
 Your agent's logs and your base model go in; a model trained on its own mistakes comes out.
 
-Begin with `recompose audit --open` (your own logs, no GPU) or `recompose demo` (the whole pipeline,
-four minutes); each verb names the next one.
+Start with `recompose audit --open` (your own logs, no GPU) or `recompose demo` (the whole pipeline,
+four minutes). Each command suggests the next one.
 
-Settings come from recompose.toml (looked for upward), or --config FILE; any of them can be set on
-the command line by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and
---dry-run."""
+Settings are read from the nearest recompose.toml (in this folder or above), or from --config FILE.
+Override any of them with its dotted name: `--train.hint.weight 0.3`. Every command accepts --json
+and --dry-run."""
 
 # In the order of the pipeline: verb -> what it reads and writes.
 VERBS: dict[str, str] = {
-    "audit": "Start here: what your agents do wrong, what it costs, rules against it; one page.",
+    "audit": "Start here: report what your agents do wrong, what it costs, and rules against it.",
     "demo": (
-        "Everything below, on a tiny student and its own logs, with a placebo, in three to four"
-        " minutes."
+        "Run everything below on a tiny student and its own logs, with a placebo, in three to"
+        " four minutes."
     ),
-    "doctor": "What is installed, what would work, and the command that fixes what would not.",
+    "doctor": "Check what is installed and what works, with a fix for what does not.",
     "init": "Write a commented recompose.toml.",
-    "trust": "Let a settings file run code and send: it counts only once you have trusted it.",
-    "model": "`model check X`: what a model is and can do, and what would be refused.",
-    "ingest": "Agent logs -> sessions.jsonl, the store, which accumulates.",
-    "sessions": "What the store holds, since when.",
-    "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
-    "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model: a gate.",
-    "replay": "Sessions -> answers, preferences and anchors: what others would have done.",
-    "curate": (
-        "Preferences -> curated.jsonl: the pairs that are fit to train on, and why the others are"
-        " not."
+    "trust": "Allow a settings file to run code and send data.",
+    "model": "Show what a model is, what it supports, and what would be refused: `model check X`.",
+    "ingest": "Import agent logs into the store: logs -> sessions.jsonl.",
+    "sessions": "List the sessions in the store, or export them for other tools.",
+    "sites": "Find the mistaken messages: sessions -> sites.jsonl.",
+    "hints": "Write hints: sites -> hints.jsonl. --audit measures whether they change the model.",
+    "replay": (
+        "Ask other models what they would have done: sessions -> answers, preferences, anchors."
     ),
-    "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
-    "train": "Examples -> a run directory.",
-    "diloco": "`diloco simulate`: time, bytes and dollars of many replicas, before any is rented.",
-    "tasks": "`tasks make REPO...`: your repositories with tests -> tasks that tests judge.",
-    "serve": "Any agent program plays the student; every sampled token is recorded, as sessions.",
-    "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
-    "report": "A run, or the audit of your logs, as one HTML page.",
-    "export": "A run's student -> a folder that servers read, and the command that serves it.",
-    "push": "An exported student, or sessions as Parquet -> a hub, searched for secrets once more.",
-    "show": "One session, site, example or run, in the terminal.",
-    "completion": "Print the completion script of your shell.",
+    "curate": "Filter the pairs, with a reason for each one dropped: preferences -> curated.jsonl.",
+    "build": "Tokenize sessions, sites, hints and preferences for the student -> examples/.",
+    "train": "Train the student: examples -> a run directory.",
+    "diloco": "Simulate the time, bytes and cost of many replicas: `diloco simulate`.",
+    "tasks": "Turn repositories into tasks that their tests judge: `tasks make REPO ...`.",
+    "serve": "Serve the student to any agent program and record every sampled token, as sessions.",
+    "evaluate": "Evaluate a run and its controls on unseen tasks -> evaluation.json.",
+    "report": "Write one HTML page about a run, or about the audit of your logs.",
+    "export": "Export a run's student to a folder, with the command that serves it.",
+    "push": "Upload an exported student, or sessions as Parquet, after a secret scan.",
+    "show": "Show a session, site, example, pair or run in the terminal.",
+    "completion": "Print the completion script for your shell.",
 }
 
 MODULE_OF = {"tasks": "repo_tasks"}
@@ -109,7 +108,7 @@ def _epilogue(verb: str) -> str:
 
     examples = "\n".join(f"- `{line}`" for line in VERB_EXAMPLES[verb])
     groups = SETTINGS_OF.get(verb, "")
-    settings = f"Settings: {groups}. `recompose init --explain GROUP` says what each means."
+    settings = f"Settings: {groups}. `recompose init --explain GROUP` explains them."
     return f"Examples:\n\n{examples}" + (f"\n\n{settings}" if groups else "")
 
 
@@ -130,9 +129,9 @@ def _check_verb(argv: Sequence[str]) -> None:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         guess = f'did you mean "{near[0]}"?\n' if near else ""
         raise UsageError(
-            f'unknown verb "{verb}"',
+            f'unknown command "{verb}"',
             where=f"recompose {verb}",
-            fix=f"{guess}verbs: {', '.join(VERBS)}",
+            fix=f"{guess}commands: {', '.join(VERBS)}",
         )
 
 

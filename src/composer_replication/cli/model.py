@@ -46,7 +46,7 @@ def model_command(what: Literal["check"], model: str = "", /, *, common: Common 
     what
         `check`.
     model
-        A folder, a hub name, a GGUF file or an adapter's folder; default: student.model.
+        Folder, Hub name, GGUF file or adapter folder. Default: student.model.
     """
     job = settings_only(common)
     need("transformers", extra="train")

@@ -68,7 +68,7 @@ def describe(error: BaseException) -> Problem:
     if isinstance(error, CycloptsError):
         return Problem(
             what=str(error).strip(),
-            fix="see: recompose --help, or recompose VERB --help",
+            fix="see: recompose --help, or recompose COMMAND --help",
             title="usage",
             exit_code=USAGE,
         )

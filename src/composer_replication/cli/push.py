@@ -50,13 +50,13 @@ def push_command(
     Parameters
     ----------
     folder
-        What `recompose export` or `recompose sessions --write --form parquet` wrote.
+        Folder written by `recompose export` or `recompose sessions --write --form parquet`.
     to
-        The repository, OWNER/NAME; made if it is not there.
+        Target repository, OWNER/NAME. Created if it does not exist.
     public
-        Make a new repository public; else it is private. One that exists stays as it is.
+        Create the repository as public instead of private. An existing one is not changed.
     message
-        The message of the commit.
+        Commit message.
     """
     job = open_job(common)
     kind = repository_kind(folder)

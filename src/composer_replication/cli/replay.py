@@ -50,16 +50,16 @@ def replay_command(
     Parameters
     ----------
     estimate
-        Print what asking would cost, and send nothing.
+        Print what this would cost and send nothing.
     max_usd
-        The most that all calls of this work folder may cost together, in place of replay.max_usd.
-        Exit code 4 when it is reached.
+        Budget in USD for all calls from this work folder, overriding replay.max_usd. Exit code 4
+        when it is reached.
     resume
-        Go on with the replay that was begun here; refused if its settings or sessions have changed
+        Continue the replay that was started here. Refused if its settings or sessions have changed
         since.
     settle_lost
-        Ask nothing; book all calls that gave no answer at this many dollars together, the amount on
-        the provider's own bill.
+        Send nothing. Book all calls without an answer at this total in USD, the amount on the
+        provider's own bill.
     """
     job = open_where_sessions_are(common, uses=("teachers", "recipe"))
     for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):

@@ -50,23 +50,23 @@ def tasks_command(
     Parameters
     ----------
     what
-        `make`; `check`: judge the original of each task as an episode is judged, which says how
-        long a judgement takes and what it cannot exclude; `list`: the tasks, with their statements.
+        `make` the tasks; `check` them: judge the original of each task like an episode, to see how
+        long judging takes and what it cannot rule out; `list` them, with their statements.
     repositories
-        Folders of repositories; Python with pytest or unittest.
+        Repository folders; Python with pytest or unittest.
     python
-        The interpreter that has what the tests need, with pytest and coverage; else an environment
-        is made from what the repository declares.
+        Python interpreter with what the tests need, plus pytest and coverage. Default: an
+        environment created from what the repository declares.
     functions
-        How many removed functions and methods are wanted from each repository.
+        Removed functions and methods per repository.
     classes
-        How many removed classes.
+        Removed classes per repository.
     bugs
-        How many small mistakes.
+        Small bugs per repository.
     history
-        How many commits.
+        Commits per repository.
     seed
-        Another seed draws other changes.
+        Random seed of the changes.
     """
     job = open_job(common)
     folder = job.work / FOLDER

@@ -43,12 +43,12 @@ def report_command(
     Parameters
     ----------
     runs
-        Run folders or names; none = the latest run, and where nothing was trained the audit. Two
-        or more are compared on a page of their own.
+        Run folders or names. Default: the latest run, or the audit if there are no runs. Two or
+        more runs are compared on a page of their own.
     audit
-        The audit of the logs, even where there are runs.
+        Write the audit of the logs, even if there are runs.
     open_page
-        Open the page in the browser.
+        Open the page in a browser.
     """
     job = open_where_sessions_are(common)
     trained = (job.runs / LATEST).exists()

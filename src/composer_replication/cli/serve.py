@@ -44,25 +44,25 @@ def serve_command(
     Parameters
     ----------
     player
-        "mini-swe-agent", "claude-code", "codex", "opencode", or a command line, in which {task} and
-        {url} are replaced; none = the endpoint alone, until Ctrl-C.
+        Agent program: "mini-swe-agent", "claude-code", "codex", "opencode", or a command line in
+        which {task} and {url} are replaced. Default: only the endpoint, until Ctrl-C.
     task
-        What the program is told.
+        Task text given to the program.
     tree
-        A folder that each episode gets a copy of.
+        Folder that is copied for each episode.
     check
-        A command line that runs in the copy afterwards: exit code 0 is reward 1, else 0. The
-        program could change what it runs: `recompose tasks` makes tasks with a judge of their own.
+        Command line to run in the copy afterwards. Exit code 0 is reward 1, any other 0. The
+        program could change what it runs; `recompose tasks` makes tasks with their own judge.
     episodes
-        How many episodes of the task.
+        Number of episodes of the task.
     time_limit
-        Seconds of one episode.
+        Time limit of one episode in seconds.
     run
-        Serve a run's newest checkpoint; none = the model of student.model.
+        Serve this run's newest checkpoint. Default: student.model.
     script
-        A file of messages that are written instead of the student's, to try a program out.
+        File of scripted messages to use instead of the student's, to try out a program.
     port
-        The port on 127.0.0.1; 0 = any.
+        Port on 127.0.0.1; 0 = any free port.
     """
     job = open_job(common)
     need("transformers", extra="train")

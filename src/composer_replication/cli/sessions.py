@@ -35,12 +35,13 @@ def sessions_command(
     Parameters
     ----------
     project
-        Only the sessions of this project: its name, its repository, or the full path of its folder.
+        List only this project: its name, its repository, or the full path of its folder.
     write
-        A new file of lines ("trl", "training_trace"), a new folder with a document per session
-        ("atif"), or one with Parquet files and a card ("parquet").
+        Write the sessions here: a new JSON Lines file ("trl", "training_trace"), a new folder with
+        a document per session ("atif"), or one with Parquet files and a card ("parquet").
     form
-        "trl" = prompt, completion and tools for TRL's SFTTrainer, without the mistaken messages;
+        Format of --write. "trl" = prompt, completion and tools for TRL's SFTTrainer, without the
+        mistaken messages;
         "parquet" = the same as a data set, held-out sessions apart (extra `parquet`);
         "atif" = Harbor's trajectory format; "training_trace" = OpenEnv's, of sessions that
         student.model sampled (`recompose serve`, rollouts): its ids and log-probs.

@@ -48,15 +48,15 @@ def show_command(
     Parameters
     ----------
     noun
-        What to show. Answers of other models are on the page of recompose report.
+        What to show. Answers of other models are on the page of `recompose report`.
     id
-        Its id, the unique beginning of its id, or its place in the file: s014.
+        Its id, a unique prefix of it, or its position in the file: s014.
     full
-        Do not shorten long texts.
+        Do not truncate long texts.
     before
-        How many turns of a site's context to show.
+        Turns of context to show before a site.
     after
-        How many turns after a site to show.
+        Turns to show after a site.
     """
     if before < 0 or after < 0:
         raise UsageError("--before and --after count turns", fix="give 0 or more")

@@ -46,7 +46,7 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     if view["clipped"]:
         screen.line(f" clip   {view['clipped']}")
     if (replicas := replicas_view(folder)) is not None:
-        screen.line(f" meetings {summary_text(replicas)}")
+        screen.line(f" syncs  {summary_text(replicas)}")
         if replicas["together"]:
             screen.line(f" replicas {_replicas_text(replicas, folder)}")
     for event in view["events"]:

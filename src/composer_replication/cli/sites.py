@@ -37,7 +37,7 @@ def sites_command(*, estimate: bool = False, common: Common = Common()) -> int:
     Parameters
     ----------
     estimate
-        With a reader: print the most that it could cost, and send nothing.
+        With a reader: print the maximum cost and send nothing.
     """
     job = open_where_sessions_are(common, uses=("detectors", "candidate_reader"))
     job.need_file(job.sessions, verb="ingest")

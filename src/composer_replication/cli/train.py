@@ -10,11 +10,11 @@ from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import print_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, print_gate
 from composer_replication.cli.job import open_job
-from composer_replication.cli.meeting import check_meeting, check_resumed, print_meeting
 from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
 from composer_replication.cli.resume_checks import check_same_settings
 from composer_replication.cli.resuming import resume_command
 from composer_replication.cli.student_tokenizer import student_renderer
+from composer_replication.cli.sync_store import check_resumed, check_sync_store, print_sync_plan
 from composer_replication.cli.train_backends import check_resumable
 from composer_replication.cli.train_data import (
     load_examples,
@@ -52,29 +52,29 @@ def train_command(
     Parameters
     ----------
     resume
-        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder
-        of one of its checkpoints goes on from that one, and sets later ones aside.
+        Resume this run from its newest checkpoint: its folder, its name, or latest. The folder of
+        one of its checkpoints resumes from that one, and sets later ones aside.
     accept_changes
-        Resume although settings differ from those of the run.
+        Resume even if settings differ from those of the run.
     check
-        Train nothing: compute one step with the backend and with the reference trainer, and compare
+        Do not train: compute one step with the backend and with the reference trainer, and compare
         loss and gradient norm per channel.
     name
-        Name of the new run; default: the date and a letter.
+        Name of the new run. Default: the date and a letter.
     memory_gb
-        What --dry-run and the warning before training compare with: a card of so many GB; 0 = the
-        GPU that is found, else this machine's memory.
+        Memory of the card in GB, for --dry-run and the warning before training. 0 = the detected
+        GPU, else this machine's memory.
     cards
-        How many such cards share the weights (train.fsdp); 0 = those of this launch.
+        Number of such cards that share the weights (train.fsdp); 0 = those of this launch.
     replicas
-        Start so many replicas on this machine, which meet at --sync URL (file:///folder or
-        s3://bucket/run); without it, this process is one replica of those that meet there.
+        Start this many replicas on this machine, which sync through --sync URL (file:///folder or
+        s3://bucket/run). Without this flag, --sync makes this process one replica.
     """
     job = open_job(common, uses=("env", "server", "detectors", "writers"))
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
     check_trackers(job.config.train.trackers)
-    check_meeting(job, replicas)
+    check_sync_store(job, replicas)
     job = with_own_adapter(job)
     resumed = run_to_resume(job, resume)
     check_same_settings(job, resumed, accept_changes=accept_changes)
@@ -99,7 +99,7 @@ def train_command(
     sources = check_backend(config, data)
     if resume:
         check_resumable(config.train.backend)
-    plan = show_plan(job, data) | print_meeting(job, replicas)
+    plan = show_plan(job, data) | print_sync_plan(job, replicas)
     print_gate(job, kinds)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:

@@ -84,7 +84,7 @@ def with_reference(
 
 
 def open_exchange(config: Config) -> ReplicaExchange | None:
-    """Where the run meets its replicas; None without train.sync.url."""
+    """The store through which the run syncs; None without train.sync.url."""
     if not config.train.sync.url:
         return None
     for package in ("obstore", "zstandard"):

@@ -59,7 +59,7 @@ def train_replicas(
     folder = run.path / REPLICAS
     make_folder(folder)
     logs = folder / "jobs"
-    job.screen.line(f" run      {short_path(run.path)}   what each prints: {short_path(logs)}")
+    job.screen.line(f" run      {short_path(run.path)}   their output: {short_path(logs)}")
     finished = {
         slot
         for slot, replica in replica_runs(run.path).items()
@@ -72,7 +72,9 @@ def train_replicas(
     for replica, handle in executor.running():  # they outlived the launch that started them
         group.adopt(replica, handle)
         running.add(replica.slot)
-        job.screen.line(f" note     replica {replica.slot} still runs since the launch before")
+        job.screen.line(
+            f" note     replica {replica.slot} is still running from the previous launch"
+        )
     explained = explain_end(
         run,
         progress=lambda: _progress(run),

@@ -127,7 +127,7 @@ def print_resume(job: Job, run: RunDir, step: int | None) -> None:
     if (run.path / REPLICAS).is_dir():
         rounds = rounds_of(replica_runs(run.path))
         newest = f"after round {max(rounds)}" if rounds else "from the first round"
-        job.screen.line(f" resume   {short_path(run.path)}   the replicas go on {newest}")
+        job.screen.line(f" resume   {short_path(run.path)}   the replicas continue {newest}")
         return
     start = (
         f"from {checkpoints[-1][1].name}, {checkpoints[-1][0]} of {job.config.train.steps} steps"

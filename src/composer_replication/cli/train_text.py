@@ -130,8 +130,8 @@ def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
         per_epoch = -(-len(data.examples) // settings.batch_examples)
         parts.append(f"{settings.batch_examples} examples a step, one pass is {per_epoch} steps")
     job.screen.line(
-        f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens in one"
-        " forward"
+        f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens per"
+        " micro-batch"
     )
     if settings.placebo:
         job.screen.line(
@@ -236,8 +236,7 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     elif event["kind"] == "took_over":
         job.screen.line(
-            f" note     the launch before this one died: {event['owner']}; this one goes on in its"
-            " place",
+            f" note     the previous launch died: {event['owner']}; this one takes its place",
             style="yellow",
         )
     elif event["kind"] == "joined":
@@ -252,15 +251,15 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
 
 
 def sync_text(event: Mapping[str, Any]) -> str:
-    """A meeting of the replicas on one line.
+    """A sync of the replicas on one line.
 
     >>> traffic = {"bytes_up": 600000, "bytes_down": 600000, "wait_s": 0.31}
     >>> sync_text({"round": 3, "slots": [0, 1], "contributed": True, "refused": "", **traffic})
     'round 3: replicas 0 1, 0.60 MB up, 0.60 MB down, waited 0.31 s'
     """
     slots = " ".join(str(slot) for slot in event["slots"])
-    why = event["refused"] or "it came too late and counts in the next round"
-    late = "" if event["contributed"] else f"; this replica's move is not in it: {why}"
+    why = event["refused"] or "too late, it is added to the next round"
+    late = "" if event["contributed"] else f"; without this replica's pseudo-gradient: {why}"
     return (
         f"round {event['round']}: replicas {slots}, {event['bytes_up'] / 1e6:.2f} MB up,"
         f" {event['bytes_down'] / 1e6:.2f} MB down, waited {event['wait_s']:.2f} s{late}"

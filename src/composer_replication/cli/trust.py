@@ -28,11 +28,11 @@ def trust_command(
     Parameters
     ----------
     files
-        Settings files; none = the nearest recompose.toml.
+        Settings files. Default: the nearest recompose.toml.
     forget
-        No longer trust them.
+        Stop trusting the files.
     show_list
-        Print what is trusted.
+        List the trusted files.
     """
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
     trusted = Trusted.of(os.environ)

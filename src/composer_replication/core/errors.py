@@ -173,7 +173,7 @@ class StoppedError(ComposerError, RuntimeError):
 
 
 class SyncError(ComposerError, RuntimeError):
-    """Replicas that cannot meet over their store, e.g. because it cannot be written."""
+    """Replicas that cannot sync through their store, e.g. because it cannot be written."""
 
 
 class SlotTakenError(SyncError):

@@ -50,7 +50,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
     if not path.exists():
         raise DataError(
             f"no file {path}",
-            fix="run the verb that writes it first (recompose --help lists them in order)",
+            fix="run the command that writes it first (recompose --help lists them in order)",
         )
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):

@@ -1,5 +1,4 @@
-"""The section of a run's page on its replicas: rounds, traffic, who took part, how far apart they
-were."""
+"""The section of a run's page on its replicas: rounds, traffic, participation and drift."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from composer_replication.report.replicas_view import last_to_come
 
 SHOWN_ROUNDS = 40
 _HEAD = (
-    *("round", "after step", "took part", "last to come", "MB", "requests", "longest wait, s"),
+    *("round", "after step", "took part", "last to arrive", "MB", "requests", "longest wait, s"),
     *("KL", "drift"),
 )
 _MEANINGS = (
-    "KL: of each replica to the common weights, before it took them; the largest. Drift: how far"
-    " the moves lay from their mean, over the mean's length; 0 = all alike, the square root of"
-    " their number less one = nothing in common."
+    "KL: the largest KL of a replica to the common weights, before it took them. Drift: the spread"
+    " of the pseudo-gradients around their mean, divided by the norm of the mean; 0 = all equal,"
+    " the square root of their number less one = nothing in common."
 )
 
 
@@ -48,7 +47,7 @@ def replicas_section(view: Mapping[str, Any]) -> Html:
             el(
                 "div",
                 line_chart(
-                    "how far the replicas were apart: KL of each to the common weights, nats",
+                    "drift of the replicas: KL of each to the common weights, nats",
                     [Line("largest KL", "c1", kl)],
                 ),
                 line_chart(
@@ -69,12 +68,12 @@ def replicas_section(view: Mapping[str, Any]) -> Html:
 
 
 def summary_text(view: Mapping[str, Any]) -> str:
-    """What to look at first.
+    """The section in one sentence.
 
     >>> wait = {"bytes": 2000000, "late": [], "refused": {}, "wait_s": 1.0}
     >>> view = {"rounds": [wait], "diverged": [], "stalls": [], "together": False}
-    >>> summary_text({**view, "replicas": [{"slot": 2, "wait_s": 1.0}]})[:58]
-    'replica 2 (what the others wrote down is not in this run):'
+    >>> summary_text({**view, "replicas": [{"slot": 2, "wait_s": 1.0}]})[:50]
+    'replica 2 (this run has no records of the others):'
     """
     rounds, diverged = view["rounds"], view["diverged"]
     size = sum(facts["bytes"] for facts in rounds) / 1e6
@@ -82,20 +81,20 @@ def summary_text(view: Mapping[str, Any]) -> str:
     refused = sum(len(facts["refused"]) for facts in rounds)
     if not view["together"]:
         slot = view["replicas"][0]["slot"]
-        who = f"replica {slot} (what the others wrote down is not in this run): "
+        who = f"replica {slot} (this run has no records of the others): "
         apart = "after every round its weights were the committed ones, bit for bit"
     elif diverged:
         who, apart = "", f"the replicas' weights DIFFERED after rounds {diverged}"
     else:
         who, apart = "", "after every round all replicas had the same weights, bit for bit"
     stalls = (
-        f"rounds with five times the usual wait: {', '.join(map(str, view['stalls']))}"
+        f"rounds that waited five times as long as usual: {', '.join(map(str, view['stalls']))}"
         if view["stalls"]
         else "no round stalled"
     )
     return (
         f"{who}{plural(len(rounds), 'round')}, {size:.2f} MB up and down; {apart};"
-        f" {plural(late, 'move')} came too late, {refused} were refused; {stalls}."
+        f" {plural(late, 'pseudo-gradient')} too late, {refused} refused; {stalls}."
     )
 
 

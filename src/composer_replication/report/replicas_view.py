@@ -20,7 +20,7 @@ REPLICAS = "replicas"
 
 def replica_runs(path: Path) -> dict[int, RunDir]:
     """The run directories of a run's replicas, by slot; a run that trains alone is its own only
-    one, if it met others."""
+    one, if it synced with others."""
     folder = path / REPLICAS
     found = folder.iterdir() if folder.is_dir() else ()
     runs = {
@@ -86,7 +86,7 @@ def is_told(facts: Mapping[str, Any], runs: Mapping[int, RunDir]) -> bool:
 
 
 def replicas_view(path: Path) -> dict[str, Any] | None:
-    """Rounds, replicas and stalls of a run; None for one that met nobody.
+    """Rounds, replicas and stalls of a run; None for a run without replicas.
 
     A round has stalled if somebody waited a second, and five times as long as in the usual one.
     """

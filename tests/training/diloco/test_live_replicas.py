@@ -112,7 +112,7 @@ def _replica(
 
 
 def syncs(run: RunDir) -> list[dict[str, Any]]:
-    """The meetings of a run."""
+    """The syncs of a run."""
     return [event for event in run.events() if event["kind"] == "sync"]
 
 
@@ -138,9 +138,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_plays_its_own_rollouts_and_all_end_with_the_same_weights(undisturbed: Path) -> None:
     runs = [run_of(undisturbed, slot) for slot in range(2)]
     assert same(*map(weights, runs))
-    meetings = [[(e["hash"], e["slots"], e["contributed"]) for e in syncs(run)] for run in runs]
-    assert meetings[0] == meetings[1] and len(meetings[0]) == STEPS // 2
-    assert all(slots == [0, 1] and took_part for _, slots, took_part in meetings[0])
+    rounds = [[(e["hash"], e["slots"], e["contributed"]) for e in syncs(run)] for run in runs]
+    assert rounds[0] == rounds[1] and len(rounds[0]) == STEPS // 2
+    assert all(slots == [0, 1] and took_part for _, slots, took_part in rounds[0])
     assert all(event["kl"] > 0 for event in syncs(runs[0]))
     for name in ("policy", "hint", "preference"):
         for run in runs:  # a step may have flat groups only

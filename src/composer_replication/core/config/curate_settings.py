@@ -11,17 +11,17 @@ SHIPPED_RECIPES = ("default", "with_disagreement_filter", "with_disagreement_by_
 
 
 class CurateSettings(Settings):
-    """The recipe that judges the pairs, and the engine that runs it."""
+    """The recipe that filters the pairs, and the engine that runs it."""
 
     recipe: str = "default"
-    """"default", "with_disagreement_filter", or your own YAML file with data-juicer's operator
+    """"default", "with_disagreement_filter", or your own YAML file with data-juicer operator
     names."""
     engine: Literal["embedded", "data_juicer"] = "embedded"
-    """"data_juicer" = the counting operators run in data-juicer itself, in its own environment; the
-    kept pairs are the same."""
+    """Where the operators run. "data_juicer" runs the counting operators in data-juicer itself, in
+    its own environment; the kept pairs are the same."""
     data_juicer_python: str = ""
-    """The Python of the environment with py-data-juicer (the docs say how to make one); only needed
-    for that engine."""
+    """Python interpreter of the environment with py-data-juicer (the docs say how to create one).
+    Needed only for that engine."""
     rows: bool = False
-    """Write curated_rows.jsonl too: each pair with its whole prompt, flat and as chat messages, for
+    """Also write curated_rows.jsonl: each pair with its full prompt, flat and as chat messages, for
     other trainers."""

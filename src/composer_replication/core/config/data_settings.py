@@ -22,95 +22,98 @@ def _as_command(value: object) -> object:
 
 
 class HeldOutSettings(Settings):
-    """The sessions to hold out of training."""
+    """The sessions held out of training."""
 
     by: Literal["auto", "session", "repository"] = "auto"
-    """Unit of the split; "repository" keeps all sessions of one repository together; "auto" = by
-    repository if there are five or more, else by session: a share of a few repositories is none of
-    them, or too much."""
+    """Unit of the split. "repository" keeps all sessions of a repository together. "auto" splits by
+    repository if there are at least five, else by session: a share of a few repositories is either
+    none or too much."""
     fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of units held out, chosen by hash; `build` refuses a share that holds out nothing or
+    """Share of units to hold out, chosen by hash. `build` refuses a share that holds out nothing or
     everything."""
 
 
 class IngestSettings(Settings):
-    """The folders of logs, and the reading of them."""
+    """Where the logs are, and how they are read."""
 
     logs: tuple[str, ...] = ()
-    """Files or folders; none = $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
+    """Files or folders to read. Empty: $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
     max_line_bytes: int = Field(default=64 * 2**20, gt=0)
-    """A longer line is counted as damaged and skipped, without being held in memory."""
+    """Longest line in bytes. A longer line is skipped and counted as damaged, without being loaded
+    into memory."""
     redact: bool = True
-    """Remove secrets before anything is written."""
+    """Remove secrets before anything is written to disk."""
     redact_words: tuple[str, ...] = ()
-    """Your own words to remove as well, e.g. a customer's name."""
+    """Additional words to remove, e.g. a customer's name."""
     scanner: Annotated[tuple[str, ...], BeforeValidator(_as_command)] = ()
-    """A command that scans the redacted sessions before they are stored, e.g. ["kingfisher",
-    "scan", "{file}"]; if its exit code is not 0, nothing is stored. "gitleaks" needs only its name.
-    None = no such gate."""
+    """Command that scans the redacted sessions before they are stored, e.g. ["kingfisher", "scan",
+    "{file}"]. If it exits with a code other than 0, nothing is stored. "gitleaks" needs only its
+    name. Empty: no scan."""
     authors: tuple[str, ...] = ()
-    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*");
-    none = all. Whole sessions are kept or left out; build.authors chooses among their messages."""
+    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*").
+    Empty: all. Whole sessions are kept or left out; to choose among their messages, use
+    build.authors."""
 
 
 class SitesSettings(Settings):
-    """The detection of mistaken messages."""
+    """How mistaken messages are detected."""
 
     detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
-    """Names of built-in detectors, or your own as "package.module:function". The list replaces the
-    default, so name the built-in ones that should stay."""
+    """Detectors to run: built-in names, or your own as "package.module:function". The list replaces
+    the default, so include the built-in ones that you want to keep."""
     signals: tuple[Signal, ...] = ("rejections", "corrections", "taken_back", "blame", "waste")
-    """Mistakes that no tool reports: what people stopped and corrected, edits that were taken back,
-    the edit that broke a check, and calls that could bring nothing new. Shown and counted, kept out
-    of lm_ce, and trained on only if `train_kinds` names the kind; () = none of them."""
+    """Mistakes that no tool reports: what people interrupted or corrected, edits that were
+    reverted, the edit that broke a check, and calls that could return nothing new. They are shown
+    and counted, excluded from lm_ce, and trained on only if `train_kinds` lists the kind. () = none
+    of them."""
     train_kinds: tuple[str, ...] = ()
-    """Kinds of `signals` that become mistakes, such as "user_rejected": none, until the precision
-    of a kind was measured on labels made without sight of its rules."""
+    """Kinds from `signals` to treat as mistakes, such as "user_rejected". Keep this empty until a
+    kind's precision was measured on labels made without knowledge of its rules."""
     min_confidence: float = Field(default=0.85, ge=0.0, le=1.0)
-    """A site of `train_kinds` becomes a mistake only if its rule, with the reader's verdict if
-    there is one, is at least this sure."""
+    """Minimum confidence of the rule (with the reader's verdict, if there is one) for a site of
+    `train_kinds` to count as a mistake."""
     reader: CandidateReaderSettings = CandidateReaderSettings()
     error_kind: str = ""
-    """"package.module:function" of (text, tool=...) that renames the kind of an error result; an
-    empty name or None keeps the detector's kind, "" = all kinds as detected."""
+    """"package.module:function" that maps (text, tool=...) to a new kind for an error result. An
+    empty name or None keeps the detector's kind; "" keeps all kinds as detected."""
     explored_paths: Literal["apart", "mistake"] = "apart"
-    """A missing path that the message only looked for (kind path_explored): "apart" = counted, but
-    never trained on; "mistake" = a mistake, like a path that was guessed and used as a fact."""
+    """How to treat a missing path that the message only looked for (kind path_explored). "apart"
+    counts it but never trains on it; "mistake" treats it like a path that was guessed and used as a
+    fact."""
     site: Literal["cause", "recovery"] = "cause"
-    """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier
-    framework trained)."""
+    """The message to train on: "cause" = the mistaken message; "recovery" = the turn after the
+    error (what the earlier framework trained)."""
 
 
 class HintsSettings(Settings):
-    """The writing of hints."""
+    """How hints are written."""
 
     writer: Literal["rules", "reader"] = "rules"
-    """"rules" = templates for the mistakes that `sites` finds; "reader" = a model reads the
-    sessions, names the mistakes and writes the hints."""
+    """"rules" fills templates for the mistakes that `sites` found. "reader" calls a model that
+    reads the sessions, names the mistakes and writes the hints."""
     reader: ReaderSettings = ReaderSettings()
     writers: dict[str, str] = Field(default_factory=dict)
-    """Kind of mistake -> name of a built-in writer or "package.module:function"; added to the
-    built-in table."""
+    """Hint writers by kind of mistake: a built-in writer's name or "package.module:function". Added
+    to the built-in table."""
     rules_file: str = ""
-    """Your own rules (CLAUDE.md, AGENTS.md); a rule that names the tool or kind of a mistake
+    """Your own rules (CLAUDE.md, AGENTS.md). A rule that names the tool or kind of a mistake
     becomes its hint."""
     no_answers: bool = True
-    """Leave out a hint made of a person's words that says what a later message did; false = it is
-    kept, and marked "later:answer" in the hint's `knows`."""
+    """Drop a hint taken from a person's words if it says what a later message did. If false, it is
+    kept and marked "later:answer" in the hint's `knows`."""
     max_words: int = Field(default=120, gt=0)
-    """A longer hint is refused."""
+    """Maximum length of a hint in words. A longer one is refused."""
     position: HintPosition = "system"
-    """The place of a hint: "system" or "user" = a message of this role directly above the mistaken
-    one; "reminder" = a <system-reminder> block at the end of the tool result or user message
-    directly above; "result" = bare text there. If neither stands directly above, or if its last
-    tokens would change, "reminder" and "result" become a user message: `build` counts them."""
+    """Where the hint is inserted. "system" or "user": a message of this role directly above the
+    mistaken one. "reminder": a <system-reminder> block at the end of the tool result or user
+    message directly above; "result": plain text there. If neither stands directly above, or if its
+    last tokens would change, the last two fall back to a user message, which `build` counts."""
     min_lift: float = 0.0
-    """Kinds whose lower bound of lift is not above this are weak: once `hints --audit` has measured
-    them, nothing trains on them. In nats of log-odds of right against wrong at the decision. A
-    change needs no new audit."""
+    """Minimum lower bound of a kind's lift, in nats of log-odds of right against wrong at the
+    decision. Once `hints --audit` has measured the kinds, those not above it are weak and nothing
+    trains on them. Changing this needs no new audit."""
     unmeasured: Literal["drop", "keep"] = "drop"
-    """Hints for mistakes where nothing is known to be right, so that the audit cannot measure them:
-    "drop" = once an audit was made, nothing trains on them, whatever their kind; "keep" = they are
-    used unmeasured if their kind has no measured site or is kept. The measured sites of a kind
-    decide for the kind: with "keep" too, a weak kind is left out as a whole. "drop", because no
-    lift means no training: whether such a hint helps or harms is not known."""
+    """How to treat hints the audit cannot measure, because nothing is known to be right there.
+    "drop" = once an audit was made, nothing trains on them, whatever their kind; "keep" = train on
+    them if their kind was not measured or passed the gate. A weak kind is left out as a whole in
+    both cases. The default is "drop", since it is unknown whether such a hint helps or harms."""

@@ -10,105 +10,107 @@ from composer_replication.core.config.base import Settings
 
 
 class TaidSettings(Settings):
-    """The mixture that TAID distils from, between student (0) and teacher (1); read if divergence =
+    """The mixture of student (0) and teacher (1) that TAID distils from. Used if divergence =
     "taid"."""
 
     schedule: Literal["fixed", "linear", "adaptive"] = "adaptive"
     """"fixed" = t_start throughout; "linear" = from t_start to t_end over the run; "adaptive" = as
-    published, never below that line."""
+    published, never below the linear schedule."""
     t_start: float = Field(default=0.4, ge=0.0, lt=1.0)
     """Share of the teacher's logits at the start."""
     t_end: float = Field(default=1.0, gt=0.0, le=1.0)
     """Share of the teacher's logits at the end."""
     alpha: float = Field(default=5e-4, ge=0.0, le=1.0)
-    """The most that the adaptive rule adds to t in a step."""
+    """Maximum increase of t per step under the adaptive rule."""
     momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """Decay of the adaptive rule's running mean of the loss's changes."""
+    """Decay of the adaptive rule's running mean of loss changes."""
 
 
 class EntropySettings(Settings):
-    """The gates by the teacher's entropy; read if divergence = "eopd" or "soft_gate"."""
+    """Gates by the teacher's entropy. Used if divergence = "eopd" or "soft_gate"."""
 
     tau: float = Field(default=0.8, ge=0.0)
-    """eopd: nats of the teacher's entropy above which its top tokens' KL(teacher, student) is
+    """eopd: teacher entropy, in nats, above which the KL(teacher, student) over its top tokens is
     added."""
     top: int = Field(default=16, gt=0)
-    """eopd: over how many of the teacher's top tokens that part is computed."""
+    """eopd: number of the teacher's top tokens in that term."""
     alpha: float = Field(default=1.0, ge=0.0)
-    """eopd: weight of that part."""
+    """eopd: weight of that term."""
     h_max: float = Field(default=0.0, ge=0.0)
-    """soft_gate: entropy at which only KL(teacher, student) is left; 0 = the logarithm of the
-    vocabulary's size."""
+    """soft_gate: entropy, in nats, at which only KL(teacher, student) is left; 0 = the log of the
+    vocabulary size."""
 
 
 class HintSettings(Settings):
     """The hint channel: divergence between the policy and the same model that saw the hint."""
 
     weight: float = Field(default=1.0, ge=0.0)
-    """The channel's share; under combination "convex" the policy gets 1 - weight; under "advantage"
-    and "bounded" the factor of the evidence."""
+    """The channel's share. With combination "convex" the policy gets 1 - weight; with "advantage"
+    and "bounded" this is the factor of the evidence."""
     divergence: Literal[
         "kl(student, teacher)", "kl(teacher, student)", "jsd", "taid", "eopd", "soft_gate"
     ] = "jsd"
-    """"taid" = cross-entropy with a mixture that moves to the teacher; "eopd" = entropy-aware OPD
-    as published (with estimator "sampled_token" its first term is the paper's own, on-policy: the
-    ratio is 1 and its clip never acts); "soft_gate" = both KLs mixed by the teacher's entropy."""
+    """Divergence between teacher and student. "taid" = cross-entropy with a mixture that shifts
+    towards the teacher; "eopd" = entropy-aware OPD as published (with estimator "sampled_token" its
+    first term is the paper's own, on-policy: the ratio is 1 and its clip never acts); "soft_gate" =
+    both KLs, mixed by the teacher's entropy."""
     beta: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student,
-    teacher). Read by jsd alone."""
+    """Weight of the teacher in the JSD mixture: 0 is kl(teacher, student), 1 is kl(student,
+    teacher). Used only by jsd."""
     estimator: Literal["full", "top_k", "sampled_token"] = "full"
-    """"full" = the whole vocabulary; "top_k" = the top tokens of one side; "sampled_token" = only
-    the student's own token."""
+    """Tokens over which the divergence is computed: "full" = the whole vocabulary; "top_k" = the
+    top tokens of one side; "sampled_token" = only the student's own token."""
     top_k: int = Field(default=100, gt=0)
-    """Number of tokens that the estimator "top_k" keeps."""
+    """Number of tokens kept by the estimator "top_k"."""
     support: Literal["student", "teacher"] = "student"
-    """Whose top tokens the estimator "top_k" keeps."""
+    """Side whose top tokens the estimator "top_k" keeps."""
     rest: Literal["tail", "renormalised", "dropped"] = "tail"
-    """Treatment of the other tokens: "tail" = one more column that holds their mass; "renormalised"
-    = the kept tokens are scaled to sum to 1; "dropped" = they are left out."""
+    """Treatment of the tokens outside the top k: "tail" = one extra column holds their mass;
+    "renormalised" = the kept tokens are rescaled to sum to 1; "dropped" = they are left out."""
     entry_clip: float = Field(default=0.0, ge=0.0)
-    """The most nats that one vocabulary entry may add to a token's divergence, which is then raw
-    (not scaled to unit curvature); 0 = off."""
+    """Maximum contribution of one vocabulary entry to a token's divergence, in nats. The divergence
+    is then raw (not scaled to unit curvature). 0 = off."""
     mean: Literal["token", "site"] = "site"
-    """"site" = the mean over mistaken messages of the mean over their target tokens: a message of
-    8,000 tokens weighs as much as one of 40. "token" = the mean over all target tokens: on the
-    public logs 13 messages then count as 5 equal ones, and three carry 62 % (docs/concepts.md)."""
+    """Loss reduction. "site" = the mean over mistaken messages of the mean over their target
+    tokens, so a message of 8,000 tokens weighs as much as one of 40. "token" = the mean over all
+    target tokens: on the public logs 13 messages then count as 5 equal ones, and three carry 62 %
+    (docs/concepts.md)."""
     focus: Literal["message", "decision"] = "message"
-    """The distilled tokens of a mistaken message: "message" = all of them; "decision" = those of
-    the wrong tool name or argument of the failing call (a message of which they are not known keeps
-    all of its tokens, and is counted as hint/unfocused)."""
+    """Tokens of a mistaken message to distil. "message" = all of them; "decision" = those of the
+    wrong tool name or argument of the failing call. A message whose decision is not known keeps all
+    its tokens, and is counted as hint/unfocused."""
     token_clip: float = Field(default=0.0, ge=0.0)
-    """The largest loss of one token; a token beyond it gets no gradient. 0 = off."""
+    """Maximum loss of one token. A token above it gets no gradient. 0 = off."""
     importance_clip: float = Field(default=0.0, ge=0.0)
-    """Each token is weighted by min(policy / sampler, this), for tokens that an older student
-    sampled; 0 = off."""
+    """Weight each token sampled by an older student by min(policy / sampler, this); 0 = off."""
     difficulty: bool = False
-    """Each view is weighted by sqrt(p (1 - p)), where p is the success rate of its task's group;
-    views of tasks that are always or never solved weigh nothing."""
+    """Weight each view by sqrt(p (1 - p)), where p is the success rate of its task's group. Views
+    of tasks that are always or never solved get no weight."""
     contrast: bool = False
-    """Distil only what the site's hint changes more than another site's hint does: one of another
-    session of the data set, drawn anew in each step; for live rollouts, of another site of the
-    step. A view without such a hint is left out, and counted as hint/no_donor."""
+    """Distil only what the site's own hint changes more than another site's hint does. The other
+    hint comes from another session of the data set, redrawn every step; with live rollouts, from
+    another site of the step. A view without such a hint is left out and counted as
+    hint/no_donor."""
     teacher: Literal["frozen", "live", "ema", "trust_region"] = "frozen"
-    """"frozen" = the weights at the start of the run; "live" = the current weights, without
-    gradient; "ema" = their slow average; "trust_region" = logits that lie `trust` of the way from
-    the frozen to the live teacher."""
+    """Weights of the teacher: "frozen" = those at the start of the run; "live" = the current ones,
+    without gradient; "ema" = their exponential moving average; "trust_region" = logits that lie
+    `trust` of the way from the frozen to the live teacher."""
     ema: float = Field(default=0.05, gt=0.0, le=1.0)
-    """The share by which the slow average moves to the current weights in each step; read if
-    teacher = "ema"."""
+    """Step of the moving average towards the current weights, per optimiser step. Used if teacher =
+    "ema"."""
     trust: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of the live teacher's logits; read if teacher = "trust_region"."""
+    """Share of the live teacher's logits. Used if teacher = "trust_region"."""
     temperature: float = Field(default=1.0, gt=0.0)
-    """Divides the logits of teacher and student before they are compared; above 1 the unlikely
-    tokens count for more."""
+    """Divides the logits of teacher and student before they are compared. Values above 1 give
+    unlikely tokens more weight."""
     combination: Literal["additive", "convex", "advantage", "bounded"] = "additive"
-    """The channel's combination with the policy: "additive" = a separate loss; "convex" = policy 1
-    - weight, hint weight; "advantage" = no loss, but weight * evidence is added to the sampled
+    """How the channel is combined with the policy: "additive" = a separate loss; "convex" = policy
+    1 - weight, hint weight; "advantage" = no loss, but weight * evidence is added to the sampled
     tokens' advantages; "bounded" = the same within `bound`, and never against the reward's sign."""
     bound: float = Field(default=0.5, gt=0.0)
-    """The most that credit may change an advantage; read if combination = "bounded"."""
+    """Maximum change of an advantage by credit. Used if combination = "bounded"."""
     dead_zone: float = Field(default=0.0, ge=0.0)
-    """Credit up to this size counts as none; read if combination = "advantage" or "bounded"."""
+    """Credit up to this size counts as none. Used if combination = "advantage" or "bounded"."""
     taid: TaidSettings = TaidSettings()
     entropy: EntropySettings = EntropySettings()
 

@@ -8,14 +8,14 @@ from composer_replication.core.config.base import Settings
 
 
 class MonarchSettings(Settings):
-    """Number of actors, each in a process of its own: it changes the speed only, unless generators
-    share the batches of a step in another way (to rounding)."""
+    """Number of actors, each in its own process. It affects only the speed, unless generators split
+    the batches of a step differently (then to rounding)."""
 
     trainers: int = Field(default=1, gt=0)
-    """Ranks that train, in one mesh."""
+    """Training ranks, in one mesh."""
     generators: int = Field(default=1, gt=0)
-    """Actors that sample, each in a mesh of its own: one that dies takes nobody along."""
+    """Sampling actors, each in its own mesh, so that one crash does not affect the others."""
     environments: int = Field(default=1, gt=0)
-    """Actors that hold the environments."""
+    """Actors that host the environments."""
     max_restarts: int = Field(default=3, ge=0)
-    """Restarts of a dead generator in a row, after which the run ends."""
+    """Maximum consecutive restarts of a dead generator before the run ends."""

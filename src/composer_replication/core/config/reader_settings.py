@@ -12,23 +12,25 @@ class ReaderSettings(Settings):
     """A model that reads sessions, names the mistaken messages and writes the hints."""
 
     teacher: str = ""
-    """Name of a table [replay.teacher.NAME], or of a built-in teacher; its cost counts against
+    """Name of a [replay.teacher.NAME] table or of a built-in teacher. Its cost counts towards
     replay.max_usd, in the same ledger."""
     recorded: str = ""
-    """A file of the reader's answers (reader_answers.jsonl of an earlier run) to use instead of
-    asking a model."""
+    """Recorded answers of the reader (reader_answers.jsonl of an earlier run), used instead of
+    calling a model."""
     votes: int = Field(default=3, ge=1)
-    """Number of times that each window of a session is read."""
+    """Readings per window of a session."""
     min_votes: int = Field(default=2, ge=1)
-    """A message counts as mistaken if at least this many readings name it and are sure."""
+    """Minimum number of readings that must name a message, and be sure, for it to count as
+    mistaken."""
     window_tokens: int = Field(default=24_000, ge=2_000)
-    """Longest prompt, by estimate: a longer session is read in windows that overlap."""
+    """Maximum prompt length in estimated tokens. A longer session is read in overlapping
+    windows."""
     overlap_tokens: int = Field(default=4_000, ge=0)
-    """Number of tokens by which a window overlaps the next."""
+    """Overlap of neighbouring windows in tokens."""
     answer_tokens: int = Field(default=2_000, gt=0)
-    """Longest answer."""
+    """Maximum answer length in tokens."""
     temperature: float = Field(default=0.7, ge=0.0)
-    """Temperature of each reading; at 0 all votes would be the same."""
+    """Sampling temperature. At 0 all votes would be the same."""
 
     @model_validator(mode="after")
     def _fits(self) -> ReaderSettings:
@@ -45,26 +47,28 @@ class ReaderSettings(Settings):
 
 
 class CandidateReaderSettings(Settings):
-    """A model that is shown what `sites.signals` found, one candidate in each call, and answers
-    which message is mistaken; without a name nobody is asked."""
+    """A model that reads each candidate found by `sites.signals`, one per call, and says which
+    message is mistaken. Without a teacher, no model is called."""
 
     teacher: str = ""
-    """Name of a table [replay.teacher.NAME], or of a built-in teacher; its cost counts against
+    """Name of a [replay.teacher.NAME] table or of a built-in teacher. Its cost counts towards
     replay.max_usd, in the same ledger."""
     recorded: str = ""
-    """A file of the reader's answers (site_answers.jsonl of an earlier run) to use instead of
-    asking a model."""
+    """Recorded answers of the reader (site_answers.jsonl of an earlier run), used instead of
+    calling a model."""
     votes: int = Field(default=1, ge=1)
-    """Number of times that each candidate is read; a verdict needs more than half of them."""
+    """Readings per candidate. A verdict needs a majority of them."""
     unmatched: int = Field(default=50, ge=0)
-    """Most human messages that are shown although no rule calls them a correction, over all
-    sessions together; a message that the reader names there is shown, and never trained on."""
+    """Maximum number of human messages, over all sessions, that the reader is shown although no
+    rule matched them as a correction. If the reader names such a message, it is reported but never
+    trained on."""
     prompt_tokens: int = Field(default=4_000, ge=1_500)
-    """Longest prompt, by estimate: the candidate, what happened later, and the messages around."""
+    """Maximum prompt length in estimated tokens: the candidate, what happened later, and the
+    surrounding messages."""
     answer_tokens: int = Field(default=1_000, gt=0)
-    """Longest answer; a model that thinks first needs room for it."""
+    """Maximum answer length in tokens. A reasoning model needs room to think."""
     temperature: float = Field(default=0.7, ge=0.0)
-    """Temperature of each reading; at 0 all votes would be the same."""
+    """Sampling temperature. At 0 all votes would be the same."""
 
     @property
     def is_set(self) -> bool:

@@ -25,116 +25,119 @@ user's."""
 
 
 class ServerSettings(Settings):
-    """A server that writes the student's messages and returns their token ids and log-probs, as
-    vLLM and llama.cpp do."""
+    """An inference server that generates the student's messages and returns their token ids and
+    log-probs, as vLLM and llama.cpp do."""
 
     url: str = ""
-    """Its address, e.g. http://127.0.0.1:8000/v1; it reads everything that the student reads, so it
-    must be your own."""
+    """Base URL, e.g. http://127.0.0.1:8000/v1. The server reads everything that the student reads,
+    so it must be your own."""
     model: str = ""
     """Name under which the student is served."""
     protocol: Literal["vllm", "llama.cpp"] = "vllm"
-    """The kind of server: vLLM's completions with token ids, or llama-server's `/completion`, which
+    """API of the server: vLLM's completions with token ids, or llama-server's `/completion`, which
     keeps the weights of its GGUF file (handover = "none")."""
     handover: Literal["reload", "adapter", "none"] = "reload"
-    """The way in which weights reach it: "reload" = vLLM's collective_rpc reload_weights, "adapter"
-    = vLLM's load_lora_adapter; "none" = it keeps the weights at the start of the run."""
+    """How new weights reach the server: "reload" = vLLM's collective_rpc reload_weights; "adapter"
+    = vLLM's load_lora_adapter; "none" = it keeps the weights from the start of the run."""
     weights_dir: str = ""
-    """The folder that the server loads: the trainer writes it, the server reads it, under the same
-    path."""
+    """Folder through which weights are passed: the trainer writes it and the server reads it, under
+    the same path."""
     timeout_s: float = Field(default=600.0, gt=0.0)
-    """Seconds for one message, and for one hand-over of weights."""
+    """Time-out in seconds of one message, and of one weight sync."""
     requests: int = Field(default=32, gt=0)
-    """Messages that are requested at the same time."""
+    """Maximum concurrent requests."""
     max_gap: float = Field(default=0.1, gt=0.0)
-    """The largest mean distance between the server's and the trainer's log-probs of a few tokens
-    after a hand-over, in nats."""
+    """Maximum mean difference, in nats, between the server's and the trainer's log-probs of a few
+    tokens after a weight sync."""
 
 
 class RepoSettings(Settings):
-    """Tasks of your own repositories, as `recompose tasks make` wrote them, played with the tools
-    of Claude Code; for rollouts.env = "repo"."""
+    """Tasks from your own repositories, written by `recompose tasks make` and played with Claude
+    Code's tools. Used if rollouts.env = "repo"."""
 
     tasks: str = ""
-    """The folder of tasks.jsonl; "" = `tasks` in the work folder."""
+    """Folder that contains tasks.jsonl; "" = `tasks` in the work folder."""
     turns: int = Field(default=40, gt=0)
-    """Most messages of an episode."""
+    """Maximum messages per episode."""
     command_s: float = Field(default=60.0, gt=0.0)
-    """Seconds that one command may take."""
+    """Time-out of one command in seconds."""
     held_out: tuple[str, ...] = ()
-    """Repositories whose tasks are never trained on: they are the monitor's and the evaluation's.
-    Without names, `held_out_share` of them, by a hash of the name."""
+    """Repositories whose tasks are never trained on; they are used by the monitor and the
+    evaluation. Empty: `held_out_share` of them, chosen by a hash of the name."""
     held_out_share: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Share of the repositories that are held out; of a single repository, of its tasks."""
+    """Share of repositories to hold out. With a single repository: share of its tasks."""
     floor: float = Field(default=0.02, gt=0.0, le=0.25)
-    """The least weight of a task in the draw: it is p(1 - p), with the student's own success p."""
+    """Minimum sampling weight of a task. The weight is p(1 - p), where p is the student's own
+    success rate."""
     compact_tokens: int = Field(default=0, ge=0)
-    """Tokens of context from which on the student is asked for a summary; it goes on with the task
-    and that summary alone. The summary is trained on, and the reward of the episode is that of each
-    part. 0 = never; with an agent program (rollouts.player), that program decides."""
+    """Context length in tokens from which the student is asked for a summary; it continues with
+    only the task and that summary. The summary is trained on, and every part gets the episode's
+    reward. 0 = never. With an agent program (rollouts.player), that program decides."""
     program_s: float = Field(default=900.0, gt=0.0)
-    """Seconds that an agent program (rollouts.player) may take for an episode."""
+    """Time-out in seconds of an agent program (rollouts.player) for one episode."""
     program_folders: tuple[str, ...] = ()
-    """Folders that the program needs beside its own installation; it sees them read-only, under
-    the same path."""
+    """Folders that the agent program needs besides its own installation. It sees them read-only,
+    under the same path."""
 
 
 class RolloutSettings(Settings):
-    """The environment in which the student acts while it is trained; without one, `train` uses
-    imported logs only."""
+    """The environment in which the student acts during training. Without one, `train` uses imported
+    logs only."""
 
     env: str = ""
-    """"" = no live rollouts; "workshop" = the built-in small coding environment; "repo" = tasks of
-    your own repositories (docs/tasks.md);
-    "path/to/file.py:function" or "package.module:function" = your own environment
-    (docs/rollouts.md)."""
+    """"" = no live rollouts; "workshop" = the built-in small coding environment; "repo" = tasks
+    from your own repositories (docs/tasks.md); "path/to/file.py:function" or
+    "package.module:function" = your own environment (docs/rollouts.md)."""
     player: str = ""
-    """Who plays the tasks of your repositories with the student's messages: "" = this program with
-    Claude Code's tools; "claude-code", "codex", "opencode", "mini-swe-agent", or a command line
-    with {task} and {url} = that agent program, in the sandbox (docs/tasks.md)."""
+    """The agent program that plays the tasks of your repositories with the student's messages. "" =
+    this program with Claude Code's tools; "claude-code", "codex", "opencode", "mini-swe-agent", or
+    a command line with {task} and {url} = that program, in the sandbox (docs/tasks.md)."""
     groups: int = Field(default=8, gt=0)
-    """Tasks per step."""
+    """Groups (tasks) per step."""
     group_size: int = Field(default=6, ge=2)
-    """Rollouts of each task; their rewards are compared with one another."""
+    """Rollouts per group. Their rewards are compared with one another."""
     extra_groups: int = Field(default=0, ge=0)
-    """At most this many further tasks replace groups whose rewards are all equal."""
+    """Maximum number of additional groups per step that replace flat ones (all rewards equal)."""
     hint_sites: int = Field(default=32, ge=0)
-    """At most this many mistaken messages of a step go to the hint channel; if there are more, they
-    are sampled and the others counted. With fewer, the channel weighs less in proportion."""
+    """Maximum number of mistaken messages per step that go to the hint channel. If there are more,
+    they are sampled and the others counted; with fewer, the channel weighs proportionally less."""
     temperature: float = Field(default=1.0, gt=0.0)
-    """Temperature of the student's sampling. The log-probs that are kept are the model's
-    own, at 1."""
+    """Sampling temperature of the student. The recorded log-probs are the model's own, at
+    temperature 1."""
     max_new_tokens: int = Field(default=64, gt=0)
-    """Longest message."""
+    """Maximum length of a message in tokens."""
     max_context_tokens: int = Field(default=1024, gt=0)
-    """Longest episode."""
+    """Maximum length of an episode in tokens."""
     batch_episodes: int = Field(default=48, gt=0)
-    """Episodes that are sampled together; speed and memory only."""
+    """Episodes sampled together. Affects speed and memory only."""
     generator: Literal["local", "served"] = "local"
-    """Who writes the student's messages: this process, or the server of [rollouts.server]."""
+    """What generates the student's messages: this process ("local"), or the server of
+    [rollouts.server] ("served")."""
     server: ServerSettings = ServerSettings()
     repo: RepoSettings = RepoSettings()
     refresh_every: int = Field(default=1, gt=0)
-    """Steps between two hand-overs of weights to the server; the first step of every launch has
-    one."""
+    """Steps between weight syncs to the server. The first step of every launch has one."""
     max_staleness: int = Field(default=1, ge=0)
-    """A rollout of weights that are more than this many steps old is counted, not trained on."""
+    """Maximum age, in steps, of the weights that sampled a rollout. An older rollout is counted,
+    not trained on."""
     overlap: int = Field(default=0, ge=0, le=1)
-    """1 = the rollouts of a step are sampled while the step before trains, with weights that are
-    one step older; 0 = before the step, with its own weights."""
+    """1 = sample a step's rollouts while the previous step trains, with weights that are one step
+    older; 0 = sample before the step, with current weights."""
     max_turns: int = Field(default=0, ge=0)
-    """Most messages of an episode, in addition to the environment's own bound; 0 = only that."""
+    """Maximum messages per episode, in addition to the environment's own limit; 0 = only that
+    limit."""
     max_sampled_tokens: int = Field(default=0, ge=0)
-    """Most tokens that the student may write in an episode; 0 = no bound but the context's."""
+    """Maximum tokens that the student may sample in an episode; 0 = limited only by the context."""
     max_calls: int = Field(default=64, gt=0)
-    """Most calls of one message; further calls are not executed and get an error as result."""
+    """Maximum calls per message. Further calls are not executed and get an error as their
+    result."""
     max_result_chars: int = Field(default=100_000, gt=0)
-    """Longest result of a tool; a longer one is cut, with a note."""
+    """Maximum length of a tool result in characters. A longer one is truncated, with a note."""
     tool_timeout_s: float = Field(default=120.0, gt=0.0)
-    """Seconds an environment may take for one answer before its episode is lost; the workshop has
-    time-outs of its own."""
+    """Time-out of one environment response in seconds, after which its episode is lost. The
+    workshop has time-outs of its own."""
     tool_threads: int = Field(default=16, gt=0)
-    """Environments that answer at the same time, if they allow it."""
+    """Environments that may respond concurrently, if they support it."""
 
     @field_validator("env")
     @classmethod
@@ -203,76 +206,75 @@ class RolloutSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """The teachers that are asked what they would have done, the steps and contexts they see, and
+    """The teachers that are asked what they would have done, the turns and context they see, and
     the budget."""
 
     teachers: tuple[str, ...] = ("scripted",)
-    """Names, in the order in which they are asked: of [replay.teacher.NAME] tables or of built-in
-    teachers ("kimi", "glm", "deepseek", through OpenRouter). "scripted" = the workshop's three
-    scripted players, which read its state and cost nothing."""
+    """Teachers in the order in which they are asked: names of [replay.teacher.NAME] tables or of
+    built-in teachers ("kimi", "glm", "deepseek", through OpenRouter). "scripted" = the workshop's
+    three scripted players, which read its state and cost nothing."""
     teacher: dict[str, TeacherSettings] = Field(default_factory=dict)
     """Your own teachers, by name."""
     recorded: str = ""
-    """A file of answers (answers.jsonl of an earlier replay) to use instead of asking teachers."""
+    """Recorded answers (answers.jsonl of an earlier replay), used instead of asking teachers."""
     max_usd: float = Field(default=0.0, ge=0.0)
-    """The most that all calls of this work folder may cost together, over all runs; required for a
-    teacher that is not free."""
+    """Budget in USD for all calls from this work folder, over all runs. Required unless every
+    teacher is free."""
     steps: Literal["auto", "sites", "all"] = "auto"
-    """"sites" = the mistaken messages and `sampled_steps` others of each session; "all" = every
-    message; "auto" = "all" if every teacher is free, else "sites"."""
+    """Which messages to ask about. "sites" = the mistaken messages and `sampled_steps` others per
+    session; "all" = every message; "auto" = "all" if every teacher is free, else "sites"."""
     sampled_steps: int = Field(default=4, ge=0)
-    """Number of further messages of each session to ask about, drawn by hash; never one that
-    follows an error. With need_evidence, hardly any of them can become a pair, and the gate leaves
-    out those that cannot."""
+    """Additional messages per session to ask about, chosen by hash; never one that follows an
+    error. With need_evidence hardly any of them can become a pair, and the gate skips those that
+    cannot."""
     gate: Literal["value", "none"] = "value"
-    """"value" = a paid teacher is asked only while a pair can still come of it: not about a message
-    right after an error, and not if need_evidence requires evidence and there is none; after the
-    first answer only if that differed from the student's message (by `tiers`) or was uncertain.
-    "none" = every teacher is asked about every step."""
+    """"value" asks a paid teacher only while a pair is still possible: not about a message right
+    after an error, and not if need_evidence requires evidence and there is none. After the first
+    answer it goes on only if that answer differed from the student's message (by `tiers`) or was
+    uncertain. "none" asks every teacher about every step."""
     min_confidence: float = Field(default=0.0, ge=0.0, le=1.0)
-    """An answer whose tokens have a lower mean probability is uncertain; for teachers with
+    """An answer whose mean token probability is lower counts as uncertain. For teachers with
     `logprobs`."""
     settled_after: int = Field(default=4, ge=0)
-    """If the first teacher did what the student did at this many sampled steps in a row, the
-    session's other sampled steps are left out, except those with evidence against them; 0 =
-    never."""
+    """If the first teacher agreed with the student at this many sampled steps in a row, skip the
+    session's other sampled steps, except those with evidence against them. 0 = never."""
     max_prompt_tokens: int = Field(default=32_000, gt=0)
-    """Longest prompt, by estimate; a longer context is trimmed: its beginning and its last messages
-    stay whole."""
+    """Maximum prompt length in estimated tokens. A longer context is trimmed in the middle: its
+    beginning and its last messages stay whole."""
     head_tokens: int = Field(default=4_000, gt=0)
-    """Tokens of the beginning that a trimmed context keeps."""
+    """Tokens to keep from the beginning of a trimmed context."""
     tail_tokens: int = Field(default=8_000, gt=0)
-    """Tokens of the end that a trimmed context keeps: at least this many, at most twice as many.
-    The cut moves in steps of this size, so that most of the prompt is the same from one step to the
-    next and comes from the provider's cache."""
+    """Tokens to keep from the end of a trimmed context: at least this many, at most twice as many.
+    The cut advances in steps of this size, so most of the prompt stays the same from one step to
+    the next and comes from the provider's cache."""
     max_answer_tokens: int = Field(default=1024, gt=0)
-    """Longest answer."""
+    """Maximum answer length in tokens."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """Temperature of the answers; 0 = the likeliest."""
+    """Sampling temperature of the answers; 0 = greedy."""
     timeout_s: float = Field(default=180.0, gt=0.0)
-    """Seconds that an attempt may take; one that takes longer may be billed and stays booked."""
+    """Time-out of one attempt in seconds. An attempt that times out may be billed and stays
+    booked."""
     attempts: int = Field(default=6, gt=0)
-    """Attempts at an answer, with growing pauses between them."""
+    """Maximum attempts per answer, with growing pauses between them."""
     sessions_at_once: int = Field(default=16, gt=0)
-    """Sessions asked about at the same time; the steps of one session go to a teacher one after the
-    other."""
+    """Sessions processed concurrently. The steps of one session go to a teacher one at a time."""
     min_families: int = Field(default=3, ge=2)
-    """Number of model families that must agree on an action before it is preferred to the
+    """Number of model families that must agree on an action for it to be preferred to the
     student's."""
     tiers: tuple[Literal["exact", "target", "intent", "judge"], ...] = Field(
         default=("exact",), min_length=1
     )
-    """The measures of agreement between answers, from strict to loose; a looser tier is tried if
+    """How agreement between answers is measured, from strict to loose. A looser tier is tried if
     the stricter ones find no agreement. "target" = the same kind of tool on the same file or
     program, "intent" = the same kind of step, "judge" = a model decides."""
     judge: str = ""
-    """The teacher that judges whether two messages amount to the same, for the last of `tiers`. It
-    gives no answers, shares no family with a teacher that does, and does not judge messages of its
-    own family. Its calls count towards max_usd."""
+    """Teacher that decides whether two messages are equivalent, for the last of `tiers`. It gives
+    no answers, shares no family with a teacher that does, and does not judge messages of its own
+    family. Its calls count towards max_usd."""
     need_evidence: bool = True
-    """Agreement alone makes no pair: the student's message must also have failed (an error, a
-    human's rejection, a failed session), or an environment must measure that the other message
-    leads further."""
+    """Require more than agreement for a pair: the student's message must also have failed (an
+    error, a human's rejection, a failed session), or an environment must measure that the other
+    message gets further."""
 
     @model_validator(mode="after")
     def _prompt_has_room(self) -> Self:
@@ -308,26 +310,26 @@ class ReplaySettings(Settings):
 
 
 class EvaluateSettings(Settings):
-    """The evaluation of a student: on held-out tasks, without any hint. All intervals are 95 %
+    """How a student is evaluated: on held-out tasks, without hints. All intervals are 95 %
     intervals."""
 
     tasks: int = Field(default=192, gt=0)
-    """Episodes of each student, one per task."""
+    """Episodes per student, one per task."""
     split: Literal["heldout", "monitor", "words"] = "heldout"
     """"heldout" = other tasks and other tool sets; "words" = also file and value names that occur
     in no training task."""
     level: Literal[1, 2] = 1
-    """Level of the student's habits; it only decides the notes beside the results."""
+    """Level of the student's habits. It only decides which notes are shown with the results."""
     targeted_kinds: tuple[str, ...] = ("unknown_tool", "bad_arguments")
-    """Kinds of mistakes that the hints are about; all other kinds are counted together."""
+    """Kinds of mistakes that the hints target. All other kinds are counted together."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Temperature of the students that are played; 0 = the likeliest token."""
+    """Sampling temperature of the evaluated students; 0 = greedy."""
     samples: int = Field(default=2000, ge=200)
-    """Bootstrap samples of an interval."""
+    """Bootstrap samples per interval."""
     workers: int = Field(default=1, gt=0)
-    """Students that are played at the same time, each in a process of its own; the numbers do not
-    depend on it."""
+    """Students evaluated in parallel, each in its own process. Does not change the numbers."""
     log_samples: int = Field(default=4, gt=0)
     """With --logs: messages that each student writes at every held-out site."""
     log_max_new_tokens: int = Field(default=256, gt=0)
-    """With --logs: longest message; one that is cut off is undecided."""
+    """With --logs: maximum length of a message in tokens. One that is cut off counts as
+    undecided."""

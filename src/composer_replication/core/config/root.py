@@ -32,11 +32,11 @@ class Config(Settings):
     """
 
     schema_version: Literal[1] = 1
-    """Version of this file's layout."""
+    """Layout version of this file."""
     seed: int = 7
-    """Every stage derives its own seed from this one."""
+    """Base seed. Every stage derives its own seed from it."""
     work_dir: str = "recompose"
-    """Folder of every stage's artefact, and of runs/."""
+    """Folder for the artefacts of every stage, and for runs/."""
     student: StudentSettings = StudentSettings()
     held_out: HeldOutSettings = HeldOutSettings()
     ingest: IngestSettings = IngestSettings()

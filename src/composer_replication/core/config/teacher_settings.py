@@ -26,62 +26,62 @@ _OURS = {
 
 
 class TeacherSettings(Settings):
-    """A model that can be asked. Its key is read from the environment and is stored nowhere."""
+    """A model that can be asked. Its API key is read from the environment and never stored."""
 
     kind: Literal["endpoint", "local"] = "endpoint"
-    """"endpoint" = any server of the chat-completions API (OpenRouter, vLLM, Ollama, llama.cpp);
-    "local" = a causal LM of transformers."""
+    """"endpoint" = any server with the chat completions API (OpenRouter, vLLM, Ollama, llama.cpp);
+    "local" = a causal LM loaded with transformers."""
     model: str
-    """The model's name at its endpoint, or for "local" a folder or hub name."""
+    """Model name at the endpoint; for "local", a folder or Hub name."""
     family: str = ""
-    """Models of one family share their mistakes, so agreement counts families. "" = the maker, as
-    in the model's name."""
+    """Model family. Models of one family share their mistakes, so agreement is counted over
+    families. "" = the maker, as in the model's name."""
     base_url: str = OPENROUTER
-    """Address without /chat/completions, e.g. "http://localhost:8000/v1"."""
+    """Base URL without /chat/completions, e.g. "http://localhost:8000/v1"."""
     key_env: str = "OPENROUTER_API_KEY"
-    """Name of the environment variable that holds the key; "" = none is needed."""
+    """Environment variable that holds the API key; "" = no key needed."""
     max_input_usd_per_mtok: float = Field(default=0.0, ge=0.0)
-    """The most that a million input tokens may cost: booked before each call, and sent as a bound
+    """Maximum price in USD per million input tokens. Booked before each call, and sent as a limit
     if the endpoint supports one."""
     max_output_usd_per_mtok: float = Field(default=0.0, ge=0.0)
-    """The same for output tokens. If both are 0 the teacher counts as free, which only an endpoint
+    """The same for output tokens. If both are 0, the teacher counts as free, which only an endpoint
     on this machine may be."""
     max_request_usd: float = Field(default=0.0, ge=0.0)
-    """The most that a request may cost in addition to its tokens."""
+    """Maximum price in USD per request, in addition to its tokens."""
     routing: Literal["auto", "send", "omit"] = "auto"
-    """Whether the routing preferences (the next four settings) are sent; "auto" = to OpenRouter
+    """Whether to send the routing preferences (the next four settings); "auto" = to OpenRouter
     only."""
     data_collection: Literal["deny", "allow"] = "deny"
-    """"deny" = only providers that neither store nor train on what they are sent."""
+    """"deny" = use only providers that neither store requests nor train on them."""
     distillable: bool = True
-    """Only models whose terms allow training on their answers."""
+    """Use only models whose terms allow training on their answers."""
     zero_retention: bool = False
-    """Only endpoints that store nothing at all."""
+    """Use only endpoints that store nothing at all."""
     only: tuple[str, ...] = ()
-    """Only these providers; none = all."""
+    """Use only these providers. Empty: all."""
     explicit_cache: bool = False
-    """Mark the end of the prompt for the provider's cache; Anthropic's and Alibaba's models need
-    this, the others cache automatically."""
+    """Mark the end of the prompt for the provider's prompt cache. Required by Anthropic's and
+    Alibaba's models; the others cache automatically."""
     logprobs: bool = False
-    """Ask for the answer's token probabilities: an answer below replay.min_confidence is
+    """Request token log-probs, so that an answer below replay.min_confidence counts as
     uncertain."""
     output_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Name of the field that bounds the answer's length; newer OpenAI models accept only the
-    second."""
+    """Name of the request field that limits the answer's length. Newer OpenAI models accept only
+    the second."""
     body: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of the request, e.g. {reasoning = {effort = "low"}}."""
+    """Additional request fields, e.g. {reasoning = {effort = "low"}}."""
     batch: bool = False
-    """Ask through the provider's Batch API (OpenAI's format: a file of questions, answers within
-    24 hours), which costs less. Only teachers of `recompose replay` behind a paid endpoint."""
+    """Use the provider's Batch API (OpenAI's format: a file of requests, answers within 24 hours),
+    which costs less. Only for teachers of `recompose replay` behind a paid endpoint."""
     batch_discount: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """The share by which an answer in a batch is cheaper: .5 = half the price. None = what the
-    provider publishes where that is known (OpenAI: .5), else 0."""
+    """Discount of a batched answer as a share: .5 = half the price. None = what the provider
+    publishes, if that is known (OpenAI: .5), else 0."""
     batch_poll_s: float = Field(default=30.0, gt=0.0)
-    """Seconds between two looks at a batch that is being answered."""
+    """Seconds between two polls of an open batch."""
     at_once: int = Field(default=8, gt=0)
-    """Calls to this endpoint at the same time."""
+    """Maximum concurrent calls to this endpoint."""
     per_minute: float = Field(default=0.0, ge=0.0)
-    """Calls to this endpoint in a minute; 0 = no bound."""
+    """Maximum calls per minute to this endpoint; 0 = unlimited."""
 
     @field_validator("base_url")
     @classmethod

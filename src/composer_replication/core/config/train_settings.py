@@ -12,43 +12,44 @@ from composer_replication.core.config.sync_settings import SyncSettings
 
 
 class BuildSettings(Settings):
-    """The conversion of sessions to token sequences."""
+    """How sessions become token sequences."""
 
     max_tokens: int = Field(default=4096, gt=0)
-    """Longest sequence; a longer session is split into windows, which are filled with the messages
-    above their targets. No message is cut."""
+    """Maximum sequence length in tokens. A longer session is split into windows, which are filled
+    with the messages above their targets. No message is truncated."""
     target: Literal["message", "call"] = "message"
-    """The hint channel's target: the whole mistaken message, or only its calls that failed. One
-    message is one view."""
+    """Target of the hint channel: the whole mistaken message, or only its failed calls. One message
+    is one view."""
     without_evidence: Literal["skip", "keep"] = "skip"
-    """Treatment of a hint view whose window lacks a turn that the hint or the mistaken call refers
-    to (the last read of the file, the call that failed before): skipped and counted, or kept."""
+    """What to do with a hint view whose window lacks a turn that the hint or the mistaken call
+    refers to (the last read of the file, the call that failed before): skip and count it, or keep
+    it."""
     authors: tuple[str, ...] = ()
-    """Only messages of these models enter lm_ce (shell patterns); none = all. Sites of other
+    """Train lm_ce only on messages by these models (shell patterns). Empty: all. Sites of other
     authors are left out too."""
     pairs: str = ""
-    """A file of preferences (JSON lines); "" = those of `curate` or `replay`, if one was run. With
-    your own file there are no anchors."""
+    """File of preferences (JSON lines). "" = the output of `curate` or `replay`, if one was run.
+    With your own file there are no anchors."""
 
 
 class LengthSettings(Settings):
-    """The length penalty on a rollout's reward: weight * ((1 + k x)^(1 - q) - 1) / (k (1 - q)), x
-    the weighted effort."""
+    """The length penalty on a rollout's reward: weight * ((1 + k x)^(1 - q) - 1) / (k (1 - q)),
+    where x is the weighted effort."""
 
     weight: float = Field(default=0.0, ge=0.0)
-    """0 = no penalty."""
+    """Coefficient of the penalty; 0 = off."""
     k: float = Field(default=0.01, gt=0.0)
-    """Onset of the bend: the scale bends noticeably from x = 1 / k on."""
+    """Onset of the curvature: the penalty bends noticeably from x = 1 / k on."""
     q: float = Field(default=0.5, ge=0.0)
-    """Strength of the bend: 0 is a straight line, 1 a logarithm; above 1 the penalty is bounded."""
+    """Strength of the curvature: 0 is linear, 1 logarithmic; above 1 the penalty is bounded."""
     thinking: float = Field(default=1.0, ge=0.0)
-    """Weight of a token of thinking in x."""
+    """Weight of a thinking token in x."""
     calling: float = Field(default=1.0, ge=0.0)
-    """Weight of a token of a tool call."""
+    """Weight of a token in a tool call."""
     output: float = Field(default=0.0, ge=0.0)
-    """Weight of a token of a tool's result."""
+    """Weight of a token in a tool result."""
     message: float = Field(default=1.0, ge=0.0)
-    """Weight of a token of a message's text."""
+    """Weight of a token in a message's text."""
     call: float = Field(default=0.0, ge=0.0)
     """Weight of a tool call."""
     turn: float = Field(default=0.0, ge=0.0)
@@ -56,30 +57,29 @@ class LengthSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """The policy channel on live rollouts: RL on the rewards of groups (see [rollouts])."""
+    """The policy channel on live rollouts: RL on rewards within groups (see [rollouts])."""
 
     weight: float = Field(default=0.0, ge=0.0)
     """The channel's share (see train.balance); 0 = off."""
     objective: Literal["dr_grpo", "grpo", "dapo", "gspo", "cispo", "dppo", "dppo_symmetric"] = (
         "dr_grpo"
     )
-    """Surrogate, reduction and advantage by their published name; forwards/objectives.py has the
-    table."""
+    """Published objective: its surrogate, loss reduction and advantage. forwards/objectives.py has
+    the table."""
     clip: float = Field(default=0.0, ge=0.0)
-    """Distance from 1 beyond which the ratio of policy to sampler gives a token no more gradient; 0
-    = as published (dr_grpo: 0.2). dppo: the same for the change of the probability."""
+    """Clip range: beyond this distance from 1, the ratio of policy to sampler gives a token no more
+    gradient. 0 = as published (dr_grpo: 0.2). dppo: the same for the change in probability."""
     clip_high: float = Field(default=0.0, ge=0.0)
-    """The distance above 1, if that bound differs; 0 = as published, or `clip` if set. cispo:
-    weight - 1."""
+    """Upper clip range, if it differs; 0 = as published, or `clip` if set. cispo: weight - 1."""
     importance_cap: float = Field(default=0.0, ge=0.0)
-    """Truncated importance sampling: each token is weighted by min(policy / sampler, cap) instead
-    of the ratio in the surrogate; 0 = off."""
+    """Truncated importance sampling: weight each token by min(policy / sampler, cap) instead of the
+    ratio in the surrogate; 0 = off."""
     kl: float = Field(default=0.0, ge=0.0)
-    """k1 KL in the reward: this times sum(log p - log p_start) over a rollout's sampled tokens is
-    subtracted from its reward."""
+    """Coefficient of the k1 KL in the reward: this times sum(log p - log p_start) over a rollout's
+    sampled tokens is subtracted from its reward."""
     length: LengthSettings = LengthSettings()
     behaviours: dict[str, float] = Field(default_factory=dict)
-    """Weights of behaviour rewards by name (rollouts/behaviours.py): invalid_calls,
+    """Coefficients of behaviour rewards by name (rollouts/behaviours.py): invalid_calls,
     unresolvable_calls, unfinished_todos, repeated_calls, one_tool_only, broken_promises."""
 
 
@@ -91,30 +91,31 @@ class LmSettings(Settings):
 
 
 class PreferenceSettings(Settings):
-    """The preference channel: DPO on pairs, and anchors that hold behaviour in place that no pair
+    """The preference channel: DPO on pairs, plus anchors that keep behaviour in place that no pair
     is about."""
 
     weight: float = Field(default=0.0, ge=0.0)
     """The channel's share (see train.balance); 0 = off."""
     objective: Literal["dpo", "dpo_norm", "ipo", "simpo", "clone"] = "dpo"
-    """"dpo_norm" = DPO on log-probs per token instead of sums; "ipo" and "simpo" use those too,
-    simpo without a reference. "clone" = cross-entropy on the chosen side alone: a control, not a
-    preference loss."""
+    """The loss on pairs. "dpo_norm" = DPO on per-token log-probs instead of sums; "ipo" and "simpo"
+    use those too, simpo without a reference model. "clone" = cross-entropy on the chosen side
+    alone: a control, not a preference loss."""
     anchor: float = Field(default=10.0, ge=0.0)
-    """Weight of the anchors' cross-entropy (nats per token) beside the mean DPO loss; 0 leaves
+    """Weight of the anchors' cross-entropy (nats per token) relative to the mean DPO loss; 0 leaves
     anchors out."""
     batch_pairs: int = Field(default=0, ge=0)
-    """Pairs per step, drawn separately; 0 = each comes with the example that it branches off."""
+    """Pairs per step, drawn separately; 0 = each pair comes with the example that it branches
+    off."""
     batch_anchors: int = Field(default=6, ge=0)
     """Sessions with anchors per step."""
     beta: float = Field(default=0.1, gt=0.0)
-    """Scale of the margin: 0.1 is usual for dpo, 2 to 10 for simpo and dpo_norm; ipo's target
+    """Scale of the margin. Typical: 0.1 for dpo, 2 to 10 for simpo and dpo_norm; ipo's target
     margin is 1 / (2 beta)."""
     gamma: float = Field(default=0.5, ge=0.0)
-    """simpo's target margin, in units of beta times the difference (its authors' gamma_beta_ratio *
-    beta)."""
+    """Target margin of simpo, in units of beta times the difference (its authors' gamma_beta_ratio
+    * beta)."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
-    """Share of pairs assumed to be the wrong way round; dpo, dpo_norm and simpo."""
+    """Assumed share of pairs with swapped sides; used by dpo, dpo_norm and simpo."""
 
     @property
     def both_sides(self) -> bool:
@@ -137,39 +138,39 @@ class PreferenceSettings(Settings):
 
 
 class HealthSettings(Settings):
-    """When a run is stopped and, with live rollouts, rolled back; run/health.py applies these
+    """When a run is stopped and, with live rollouts, rolled back. run/health.py applies these
     rules."""
 
     max_kl: float = Field(default=0.3, gt=0.0)
-    """Stop if the mean KL(student, start) on the step's rollouts is above this, in nats per
+    """Stop if the mean KL(student, start) on the step's rollouts exceeds this, in nats per
     token."""
     max_unresolvable: float = Field(default=0.10, gt=0.0, le=1.0)
-    """Stop after two steps in a row in which this share of calls was malformed or named a file or
-    text that does not exist; 1 = never."""
+    """Stop after two consecutive steps in which this share of calls was malformed or named a file
+    or text that does not exist; 1 = never."""
     kl_episodes: int = Field(default=24, gt=0)
-    """Episodes of a step on which KL and entropy are measured."""
+    """Episodes per step on which KL and entropy are measured."""
     max_lost: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Stop after two steps in a row in which the environment failed or hung in more than this share
-    of the rollouts."""
+    """Stop after two consecutive steps in which the environment failed or hung in more than this
+    share of the rollouts."""
     monitor_tasks: int = Field(default=48, ge=0)
-    """Tasks of the monitor split that are played every `monitor_every` steps; 0 = never."""
+    """Tasks of the monitor split to play every `monitor_every` steps; 0 = never."""
     monitor_every: int = Field(default=10, gt=0)
-    """Steps between two measurements on the monitor tasks; the start and the end are always
+    """Steps between measurements on the monitor tasks. The start and the end are always
     measured."""
     max_clipped: float = Field(default=0.9, gt=0.0, le=1.0)
-    """Stop after `starved_steps` steps in a row in which train.hint.token_clip clipped more than
-    this share of the hint's tokens, or hint credit was at its bound on more than this share: the
-    signal is then the clip's. 1 = never."""
+    """Stop after `starved_steps` consecutive steps in which train.hint.token_clip clipped more than
+    this share of the hint's tokens, or more than this share of hint credit was at its bound: the
+    signal then comes from the clip. 1 = never."""
     max_monitor_loss: float = Field(default=0.5, gt=0.0, le=1.0)
     """Stop if success on the monitor tasks fell by more than this share of the best so far (and by
     more than two standard errors)."""
 
 
 class VerlSettings(Settings):
-    """Where verl's workers run; read if train.backend = "verl"."""
+    """Where verl's workers run. Used if train.backend = "verl"."""
 
     ray_workers: int = Field(default=0, ge=0)
-    """Ray workers, one GPU each (without CUDA: one CPU each); 0 = the ranks of this launch
+    """Ray workers, one GPU each (without CUDA: one CPU each); 0 = use the ranks of this launch
     (torchrun, or one process)."""
     ray_nodes: int = Field(default=1, gt=0)
     """Nodes over which the Ray workers are spread evenly."""
@@ -183,72 +184,71 @@ class VerlSettings(Settings):
 
 
 class PrimeRlSettings(Settings):
-    """The machines of the settings file that train.backend = "prime_rl" writes; half of them train,
-    half sample."""
+    """Hardware in the settings file that train.backend = "prime_rl" writes. Half of it trains, half
+    samples."""
 
     gpus: int = Field(default=8, gt=1)
-    """GPUs of a node."""
+    """GPUs per node."""
     nodes: int = Field(default=1, gt=0)
-    """More than one: half of the nodes train, the others sample; prime-rl starts them by SLURM."""
+    """Number of nodes. With more than one, half of them train and the others sample; prime-rl
+    starts them through SLURM."""
 
 
 class TrainSettings(Settings):
     """The trainer."""
 
     backend: Literal["reference", "trl", "verl", "prime_rl", "monarch"] = "reference"
-    """The trainer that runs the optimiser steps: training/loop.py, TRL's GRPOTrainer (extra `trl`;
-    needs rollouts.env), verl, prime-rl or actors of Monarch. What each hosts: docs/backends.md.
-    Short: --backend trl."""
+    """The trainer that runs the optimiser steps: training/loop.py ("reference"), TRL's GRPOTrainer
+    (extra `trl`; needs rollouts.env), verl, prime-rl, or Monarch actors. docs/backends.md lists
+    what each supports. Short: --backend trl."""
     verl: VerlSettings = VerlSettings()
     prime_rl: PrimeRlSettings = PrimeRlSettings()
     steps: int = Field(default=20, gt=0)
     """Optimiser steps of the run."""
     batch_examples: int = Field(default=8, gt=0)
-    """Examples per optimiser step, over all ranks; pairs are added in proportion. 1 cannot feed
-    both channels."""
+    """Examples per optimiser step, over all ranks; pairs are added in proportion. With 1, a step
+    cannot feed both channels."""
     micro_tokens: int = Field(default=8192, gt=0)
-    """Most tokens in one forward (with padding, in layout "rows"); it affects memory, not
-    results."""
+    """Maximum tokens per micro-batch (including padding in layout "rows"). Affects memory, not
+    results; lower it if you run out of memory."""
     checkpoint: Literal["none", "layers"] = "none"
-    """Activation checkpointing, for longer sessions on the same card: with "layers" a layer keeps
-    only its input for the backward and runs again there. Same losses and gradients; 1.2 to 1.4 x
-    the time for .5 to .65 x the memory of a step with 3 or 4 layers, and less with more layers."""
+    """Activation checkpointing. With "layers", a layer keeps only its input for the backward and is
+    recomputed there; use it to fit longer sessions. Same losses and gradients, 1.2 to 1.4 x the
+    time, and .5 to .65 x the memory of a step with 3 or 4 layers (less with more layers)."""
     tile: int = Field(default=0, ge=0)
-    """Tokens of a feed-forward and of norms that are computed at a time, beside checkpoint =
-    "layers"; their inner states exist for one tile, in the forwards of teacher and reference too.
-    0 = all at once. Same losses and gradients; .4 to .7 x the memory of checkpoint alone, 1.1 x the
-    time."""
+    """Tokens per tile of a feed-forward and of norms, together with checkpoint = "layers".
+    Intermediate states exist for one tile at a time, also in teacher and reference forwards. 0 = no
+    tiling. Same losses and gradients, .4 to .7 x the memory of checkpoint alone, 1.1 x the time."""
     offload: bool = False
-    """The layers' inputs wait in host memory for the backward, and the keys and values for a live
-    teacher's hints; needs checkpoint = "layers". Same losses and gradients; on the card those of
-    one layer remain, in place of those of all."""
+    """Keep the layers' inputs in host memory until the backward, and the keys and values for a live
+    teacher's hints. Needs checkpoint = "layers". Same losses and gradients; the card holds those of
+    one layer instead of all."""
     fsdp: bool = False
-    """Shard weights, gradients, optimiser and references over the ranks (FSDP2): each keeps 1 / N
-    of them, and gathers a layer while it runs. Same losses and gradients. false = every rank holds
-    all of them. On one rank it does nothing."""
+    """Shard weights, gradients, optimiser state and references over the ranks (FSDP2): each rank
+    keeps 1 / N of them and gathers a layer while it runs. Same losses and gradients. false = every
+    rank holds all of them. No effect on one rank."""
     layout: Literal["tree", "rows"] = "tree"
-    """"tree" = prefixes that rows of a micro-batch share are computed once; "rows" = each row
+    """"tree" = compute prefixes shared by rows of a micro-batch once; "rows" = compute each row
     separately, which works with any model."""
     optimiser: Literal["adamw", "adamw_8bit"] = "adamw"
-    """"adamw_8bit": AdamW whose two averages are stored in 8 bits, a quarter of float32 (extra
-    `qlora`: bitsandbytes); matrices of fewer than 4096 numbers keep float32. It pays if all weights
-    are trained: adapters have few."""
+    """"adamw_8bit" = AdamW with both moments stored in 8 bits, a quarter of float32 (extra `qlora`:
+    bitsandbytes); tensors with fewer than 4096 elements stay in float32. Worthwhile if all weights
+    are trained; adapters have few."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
-    """Highest rate of the optimiser, reached after `warmup_steps`."""
+    """Peak learning rate, reached after `warmup_steps`."""
     warmup_steps: int = Field(default=2, ge=0)
-    """Steps in which the rate grows in a straight line; from there it falls in one, to 0 after the
-    last step."""
+    """Steps of linear warmup. The rate then decays linearly to 0 after the last step."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """AdamW's decoupled decay of the weights."""
+    """Decoupled weight decay of AdamW."""
     max_grad_norm_ratio: float = Field(default=4.0, ge=0.0)
-    """Clip outliers: a gradient norm above this many times the running mean of the preceding steps
-    is clipped to that; 0 = off."""
+    """Outlier clipping: a gradient norm above this multiple of its running mean over the preceding
+    steps is clipped to it; 0 = off."""
     max_grad_norm: float = Field(default=0.0, ge=0.0)
-    """Clip every gradient to this norm; 0 = off. A value below the usual norm undoes the channels'
+    """Clip every gradient to this norm; 0 = off. A value below the usual norm undoes the channel
     weights, and hints no longer fade."""
     balance: Literal["grad_norm", "none"] = "grad_norm"
-    """"grad_norm": each channel is divided by its gradient norm averaged over about ten steps, so
-    weights are shares; "none": raw sums."""
+    """"grad_norm" = divide each channel by its mean gradient norm over about ten steps, so that
+    weights are shares; "none" = raw sums."""
     policy: PolicySettings = PolicySettings()
     lm_ce: LmSettings = LmSettings()
     hint: HintSettings = HintSettings()
@@ -264,35 +264,35 @@ class TrainSettings(Settings):
         ],
         ...,
     ] = ()
-    """Controls: signals that are nulled while the steps stay the same. Tokens can differ, because
-    the mistakes continue; the evaluation prints them."""
+    """Signals to null in a placebo run with the same steps. Token counts can differ, because
+    mistakes go on; the evaluation prints them."""
     fork: bool = False
-    """On-policy training on logs: at imported sites the student writes the message anew, and only
-    its own failures reach the hint channel, instead of the messages of the log's model. Sampling:
-    rollouts.temperature, max_new_tokens, batch_episodes."""
+    """On-policy training on logs: at imported sites the student writes its own message, and only
+    its own failures reach the hint channel, instead of the messages of the log's model. Sampling
+    uses rollouts.temperature, max_new_tokens and batch_episodes."""
     fork_sites: int = Field(default=16, gt=0)
-    """Sites per step, drawn in shuffled passes; with fewer than one failure per site the hint
-    channel weighs less in proportion."""
+    """Sites per step, drawn in shuffled passes. With fewer than one failure per site, the hint
+    channel weighs proportionally less."""
     fork_samples: int = Field(default=1, gt=0)
-    """Messages that the student writes at each site."""
+    """Messages that the student samples at each site."""
     health: HealthSettings = HealthSettings()
     sync: SyncSettings = SyncSettings()
     starved_steps: int = Field(default=10, gt=0)
-    """Stop with exit code 3 after this many steps in a row in which a weighted channel was starved
-    or dead."""
+    """Stop with exit code 3 after this many consecutive steps in which a weighted channel was
+    starved or dead."""
     grad_every: int = Field(default=10, gt=0)
-    """Steps between two measurements of each channel's gradient norm over the parameters, by a
-    separate backward."""
+    """Steps between measurements of each channel's gradient norm over the parameters, by a separate
+    backward."""
     probe_sites: int = Field(default=8, ge=0)
-    """Sites of the token probe: their messages are scored token by token, before the first step and
-    after the last, for the report's page; 0 = none, which saves two forwards per site each time."""
+    """Sites in the token probe: their messages are scored token by token before the first step and
+    after the last, for the report. 0 = none, which saves two forwards per site each time."""
     checkpoint_every: int = Field(default=10, gt=0)
-    """Steps between two checkpoints; the last step always writes one."""
+    """Steps between checkpoints. The last step always writes one."""
     keep_checkpoints: int = Field(default=3, gt=0)
-    """Newest checkpoints to keep; older ones are deleted."""
+    """Number of recent checkpoints to keep. Older ones are deleted."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
-    """Mirrors of metrics.jsonl in these trackers' own files (extras of the same names), on this
-    machine only: TensorBoard and offline W&B in RUN/trackers, Trackio in its own folder."""
+    """Trackers that also receive the metrics, in their own files on this machine only (extras of
+    the same names): TensorBoard and offline W&B in RUN/trackers, Trackio in its own folder."""
 
     @model_validator(mode="after")
     def _the_clip_does_not_close(self) -> Self:

@@ -1,1 +1,1 @@
-"""DiLoCo: replicas that train apart and meet in rounds (docs/replicas.md)."""
+"""DiLoCo: replicas that train separately and sync in rounds (docs/replicas.md)."""

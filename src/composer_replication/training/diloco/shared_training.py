@@ -1,8 +1,8 @@
-"""The loop's side of the exchange: a run that trains `every` steps, then meets the other replicas.
+"""The loop's side of the exchange: a run that trains `every` steps, then syncs with the others.
 
     with SharedTraining.join(config, student=student, identity=hashes, run=run) as shared:
         step = shared.begin(run_logger)              # the steps that the run has taken before
-        step = shared.after_step(step + 1, ...)      # meets if it is time; returns where to go on
+        step = shared.after_step(step + 1, ...)      # syncs if it is time; returns where to go on
 
 The number of steps belongs to the run, not to the replica: round r begins at step r * every. Who
 joins late begins there, and who missed a round goes on there, so that all follow one schedule of
@@ -151,7 +151,7 @@ class SharedTraining:
         if self._local_steps < wanted:
             return steps
         if self._run_logger is not None:
-            self._run_logger.progress(self._meeting)
+            self._run_logger.progress(self._sync_progress)
         local = self.flat.read()
         before = self._log_probs(probe)
         result = self.replica.sync(local, tokens=self._tokens, steps=self._local_steps)
@@ -180,7 +180,7 @@ class SharedTraining:
         if dict(state) == current and RESIDUAL in tensors:
             self.replica.residual = tensors[RESIDUAL].float().cpu()
 
-    def _meeting(self) -> str:
+    def _sync_progress(self) -> str:
         """What this replica waits for, on one line."""
         exchange, missing = self.replica.exchange, self.replica.exchange.waits_for
         who = f"replica {', '.join(map(str, missing))}" if missing else "the round's outcome"
@@ -205,7 +205,7 @@ class SharedTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreExchange:
-    """Where a run meets its replicas: the store of train.sync.url, unless another is given.
+    """The store through which a run syncs: that of train.sync.url, unless another is given.
 
     Example: train(config, student=student, run=run, exchange=ObjectStoreExchange())
     """

@@ -4,7 +4,7 @@
         step = membership.begin(run_logger)
         step = membership.after_step(step + 1, metrics, probe=ids)
 
-training/diloco/shared_training.py meets over an object store.
+training/diloco/shared_training.py syncs through an object store.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class Membership(Protocol):
 
 
 class ReplicaExchange(Protocol):
-    """A place where replicas meet, not joined yet."""
+    """A store through which replicas sync, not joined yet."""
 
     def join(
         self, config: Config, *, student: Student, identity: Mapping[str, str], run: RunDir
     ) -> Membership:
-        """Meet the other replicas of the run."""
+        """Join the other replicas of the run."""
         ...
 
 
 def check_exchange(config: Config, exchange: ReplicaExchange | None, *, num_ranks: int) -> None:
-    """Raise ConfigError if the settings name a meeting and none is given, or the other way round,
-    or if one replica has several ranks, each of which would join on its own."""
+    """Raise ConfigError if the settings name a store for syncs and no exchange is given, or the
+    other way round, or if one replica has several ranks, each of which would join on its own."""
     if bool(config.train.sync.url) != (exchange is not None):
         raise ConfigError(
             "train.sync.url and an exchange must be given together",

@@ -1,4 +1,4 @@
-"""Where the replicas of `recompose train` meet: checked and printed before anything is loaded."""
+"""The store through which the replicas of `recompose train` sync: checked first of all."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from composer_replication.report.html import plural
 from composer_replication.report.replicas_view import REPLICAS, replica_runs
 
 
-def check_meeting(job: Job, num_replicas: int) -> None:
-    """Raise ConfigError if there is no place where the replicas could meet."""
+def check_sync_store(job: Job, num_replicas: int) -> None:
+    """Raise ConfigError if there is no store through which the replicas can sync."""
     url = job.config.train.sync.url
     if not url and not num_replicas:
         return
-    meeting = f"--sync file://{(job.work / 'meeting').absolute()}, or s3://bucket/run"
+    example = f"--sync file://{(job.work / 'sync').absolute()}, or s3://bucket/run"
     if not url:
         raise ConfigError(
-            f"{num_replicas} replicas, and no place where they meet",
+            f"{num_replicas} replicas, but no store through which they sync",
             where="--replicas",
-            fix=f"name one: {meeting}",
+            fix=f"name one: {example}",
         )
     from composer_replication.training.diloco.blob_store import check_url
 
     if check_url(url) == "memory" and num_replicas:
         raise ConfigError(
-            f"{num_replicas} processes cannot meet in {url}: each has a memory of its own",
+            f"{num_replicas} processes cannot sync through {url}: they share no memory",
             where="train.sync.url",
-            fix=f"name a place that all can reach: {meeting}",
+            fix=f"name a store that all of them can reach: {example}",
         )
     for package in ("obstore", "zstandard"):
         need(package, extra="diloco")
 
 
-def print_meeting(job: Job, num_replicas: int) -> dict[str, Any]:
-    """Print where and how often the replicas meet; returns it. {} for a run that meets nobody."""
+def print_sync_plan(job: Job, num_replicas: int) -> dict[str, Any]:
+    """Print and return where and how often the replicas sync; {} for a run without replicas."""
     train = job.config.train
     if not train.sync.url:
         return {}
     rounds = train.steps // train.sync.every
     who = f"{num_replicas} started here" if num_replicas else "this process is one of them"
     job.screen.line(
-        f" replicas {who}; they meet at {train.sync.url} after every {train.sync.every} steps:"
+        f" replicas {who}; they sync through {train.sync.url} every {train.sync.every} steps:"
         f" {plural(rounds, 'round')}"
     )
     return {"replicas": num_replicas, "meeting": train.sync.url, "rounds": rounds}
