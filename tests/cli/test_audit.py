@@ -108,6 +108,14 @@ def test_sessions_and_replay_find_the_audit_s_store(machine: Path) -> None:
     assert list(here(machine).iterdir()) == []
 
 
+def test_the_settings_file_is_named_once_whatever_was_looked_for(machine: Path) -> None:
+    assert recompose("ingest", "--yes", cwd=here(machine)).code == 0
+    (here(machine) / "recompose.toml").write_text("seed = 1\n", "utf-8")
+    for command in ("sites", "sessions"):
+        result = recompose(command, cwd=here(machine))
+        assert (result.out + result.err).count(" settings  ") == 1, result.err
+
+
 def test_the_costliest_mistake_is_named_by_a_command_that_shows_it(machine: Path) -> None:
     log = LogBuilder("dear", day="2026-11-04", folder="shop")
     (edit,) = log.calls(("Edit", edit_of("shop", 1)), usage={**USAGE, "output_tokens": 9_000})

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -490,10 +490,12 @@ def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
     return *pair, settings
 
 
+@pytest.mark.parametrize("by", ["session", "auto"])
 def test_the_tiny_tokenizer_never_sees_a_held_out_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Literal["session", "auto"]
 ) -> None:
-    _, _, settings = two_sessions(tmp_path)
+    """Nor by the unit that "auto" stands for: `hints --audit` makes the tokenizer, too."""
+    settings = two_sessions(tmp_path)[2].model_copy(update={"by": by})
     recorded: list[str] = []
     monkeypatch.setattr(
         "composer_replication.cli.student_tokenizer.train_tiny_tokenizer",

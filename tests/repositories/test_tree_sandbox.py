@@ -54,6 +54,28 @@ def test_a_program_cannot_reach(what: str, tmp_path: Path) -> None:
         assert inside(code).strip().endswith("stopped")
 
 
+def test_packages_that_other_programs_bring_along_are_found(tmp_path: Path) -> None:
+    for path in ("sdk/bin/run", "sdk/lib/a.py", "sdk/lib/more/b.py", "x86/libc.so", "python3/c.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("", encoding="utf-8")
+    assert tree_sandbox.vendored_python(str(tmp_path)) == (str(tmp_path / "sdk/lib"),)
+
+
+def test_no_python_code_of_other_programs_is_there() -> None:
+    """One of them may hold a copy of the package that a task asks for."""
+    code = """
+import os
+for parent, folders, files in os.walk('/usr/lib'):
+    if parent == '/usr/lib':
+        folders[:] = [name for name in folders if not name.startswith('python')]
+    for name in files:
+        if name.endswith('.py'):
+            print(os.path.join(parent, name))
+print('looked')
+"""
+    assert inside(code) == "looked\n"
+
+
 def test_a_tree_can_stand_there_read_only(tmp_path: Path) -> None:
     """As the judge's does."""
     shop = make_shop(tmp_path / "shop")

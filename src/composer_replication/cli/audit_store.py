@@ -20,11 +20,7 @@ RULES = "agent_rules.md"
 def open_audit_store(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
     """The job, in the user's data folder unless a flag, a settings file or a work folder here says
     otherwise: the audit is of all projects, wherever it is called."""
-    job = open_job(common, writes=False)
-    is_named = common.out is not None or job.loaded.sources or "work-dir" in dotted_settings()
-    if not is_named and not (job.work / "sessions.jsonl").exists():
-        common = replace(common, out=data_folder(os.environ))
-    return open_job(common, uses=uses, writes=writes)
+    return open_job(_for_audit(common, _look(common)), uses=uses, writes=writes)
 
 
 def open_where_sessions_are(
@@ -32,12 +28,26 @@ def open_where_sessions_are(
 ) -> Job:
     """The job in the work folder; if there is none and nothing says which, in the audit's store,
     which is then named."""
-    work_job, store = open_job(common, writes=False), open_audit_store(common, writes=False)
-    if work_job.work.exists() or not store.sessions.exists():
+    here = _look(common)
+    for_audit = _for_audit(common, here)
+    if here.work.exists() or not _look(for_audit).sessions.exists():
         return open_job(common, uses=uses, writes=writes)
-    job = open_audit_store(common, uses=uses, writes=writes)
+    job = open_job(for_audit, uses=uses, writes=writes)
     job.screen.labelled("store", f"that of `recompose audit`: {job.work}", style="dim")
     return job
+
+
+def _look(common: Common) -> Job:
+    """The job that these flags would open, without a line on the screen."""
+    return open_job(replace(common, quiet=True), writes=False)
+
+
+def _for_audit(common: Common, here: Job) -> Common:
+    """The flags with which the audit's store is opened."""
+    is_named = common.out is not None or here.loaded.sources or "work-dir" in dotted_settings()
+    if is_named or (here.work / "sessions.jsonl").exists():
+        return common
+    return replace(common, out=data_folder(os.environ))
 
 
 def is_audit_store(job: Job) -> bool:

@@ -65,7 +65,7 @@ def build_command(*, common: Common = Common()) -> int:
     ]
     held_out = job.held_out()
     split = split_counts(job, held_out)
-    tokenizer = make_tokenizer(job.config.model_copy(update={"held_out": held_out}), job.sessions)
+    tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = student_renderer(tokenizer, job.config)
     if job.dry_run:
         counts: Counter[str] = Counter()

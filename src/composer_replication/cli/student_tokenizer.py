@@ -15,7 +15,7 @@ from composer_replication.core.errors import DataError, need
 from composer_replication.core.trace import Session, ToolCall
 from composer_replication.tokens.hf import load_tokenizer, student_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.split import is_held_out
+from composer_replication.tokens.split import is_held_out, resolve_split_unit
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 FOLDER = "tokenizer"
@@ -28,7 +28,8 @@ def make_tokenizer(config: Config, sessions: Path) -> Any:
     need("transformers", extra="train")
     if config.student.model != TINY:
         return student_tokenizer(config.student)
-    training = (s for s in read_sessions(sessions) if not is_held_out(s, settings=config.held_out))
+    held_out = resolve_split_unit(config.held_out, read_sessions(sessions))
+    training = (s for s in read_sessions(sessions) if not is_held_out(s, settings=held_out))
     return train_tiny_tokenizer(_up_to(_texts(training), TOTAL_CHARS))
 
 

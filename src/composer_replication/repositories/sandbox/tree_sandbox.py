@@ -51,8 +51,10 @@ BARE = ("-I", "-S", "-B", "-c")
 """The options of an interpreter of the side inside: the standard library, nothing of the user's."""
 SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/bin", "/etc/ld.so.cache", "/etc/alternatives")
 """What a program sees of the system, without /usr/share and /usr/local. Debian's own Python
-packages are hidden below it (`HIDDEN`)."""
+packages are hidden below it (`HIDDEN`), and those that other programs bring along
+(`vendored_python`)."""
 HIDDEN = ("/usr/lib/python3", "/usr/lib/python3.11/ensurepip", "/usr/lib/node_modules")
+_PYTHON_CODE = (".py", ".pyc", ".whl", ".egg")
 _BUNDLED = (
     "pip",
     "setuptools",
@@ -249,6 +251,24 @@ _ASK = (
 
 
 @cache
+def vendored_python(system: str) -> tuple[str, ...]:
+    """The topmost folders of a system's folder that hold Python code, but for Debian's interpreters
+    (`/usr/lib/python3.*`): a program may bring along any package, also the one that a task asks
+    for.
+
+    Example: vendored_python("/usr/lib") -> ("/usr/lib/google-cloud-sdk/lib",)
+    """
+    found: list[str] = []
+    for parent, folders, files in os.walk(system):
+        if parent == system:
+            folders[:] = [name for name in folders if not name.startswith("python")]
+        elif any(name.endswith(_PYTHON_CODE) for name in files):
+            found.append(parent)
+            folders.clear()
+    return tuple(sorted(found))
+
+
+@cache
 def interpreter(python: str) -> Interpreter:
     """Ask an interpreter where it lives; raises SandboxError if it does not answer."""
     try:
@@ -269,7 +289,7 @@ def interpreter(python: str) -> Interpreter:
         hidden.append(base_packages)  # an environment does not import them, but could read them
     return Interpreter(
         read_only=tuple((path, path) for path in dict.fromkeys((*system, *folders))),
-        hidden=(*HIDDEN, f"{standard}/ensurepip", *hidden),
+        hidden=(*HIDDEN, *vendored_python("/usr/lib"), f"{standard}/ensurepip", *hidden),
         env={
             "PATH": f"{Path(python).parent}:/usr/bin",
             "HOME": "/tmp",
