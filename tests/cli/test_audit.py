@@ -108,6 +108,14 @@ def test_sessions_and_replay_find_the_audit_s_store(machine: Path) -> None:
     assert list(here(machine).iterdir()) == []
 
 
+def test_a_folder_without_logs_is_told_from_the_store(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    (machine / "empty").mkdir()
+    result = recompose("audit", str(machine / "empty"), cwd=here(machine))
+    assert "what follows is of the sessions stored before" in result.out
+    assert "stored before" not in recompose("audit", cwd=here(machine)).out
+
+
 def test_the_settings_file_is_named_once_whatever_was_looked_for(machine: Path) -> None:
     assert recompose("ingest", "--yes", cwd=here(machine)).code == 0
     (here(machine) / "recompose.toml").write_text("seed = 1\n", "utf-8")

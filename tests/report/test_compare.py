@@ -9,6 +9,7 @@ from composer_replication.report.compare_page import APART_NOTE, compare_page, s
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from tests.report.pages import EVIL, Page, a_run, evaluation, write
+from tests.report.test_logs import judged as run_of_logs
 
 
 def two_runs(tmp_path: Path, *, text: str = "tok") -> Page:
@@ -30,6 +31,13 @@ def test_both_runs_stand_in_the_sentence_the_table_and_the_curves(tmp_path: Path
     assert {name[-1] for name in names} == {"a", "b"} and names.count(names[0]) == names.count(
         names[1]
     )
+
+
+def test_an_evaluation_on_logs_is_an_evaluation(tmp_path: Path) -> None:
+    runs = run_of_logs(tmp_path / "own"), a_run(tmp_path / "other")
+    page = Page(compare_page([run_report(run.path) for run in runs]))
+    assert "evaluated on logs: Null result: nothing; " in page.text
+    assert page.text.count("not evaluated.") == 1
 
 
 def test_only_settings_that_differ_are_listed(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
     if done.unread:
         line += f"; {plural(done.unread, 'file')} as before, not read again"
     job.screen.labelled("read", f"{folders or 'no logs'}: {line}")
+    if named and not logs and stored:
+        message = f"no agent log in {folders}: what follows is of the sessions stored before"
+        job.screen.line(f" note          {message}", style="yellow")
     for name, text in left_out(done.reports).items():
         if name != "unknown" or job.screen.verbose:
             job.screen.labelled(name, text, style="dim")

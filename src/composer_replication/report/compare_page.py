@@ -67,7 +67,11 @@ def _sentence(views: Sequence[Mapping[str, Any]]) -> str:
         ends = [
             f"{100 * rows[name]['success']:.0f} %" for name in ("before", "after") if name in rows
         ]
-        parts.append(f"{view['id']}: {' to '.join(ends) if ends else 'not evaluated'}")
+        logs = view["logs"]
+        otherwise = "not evaluated"
+        if logs is not None:
+            otherwise = f"evaluated on logs: {str(logs['verdict']['sentence']).rstrip('.')}"
+        parts.append(f"{view['id']}: {' to '.join(ends) if ends else otherwise}")
     return f"Success on held-out tasks. {'; '.join(parts)}."
 
 
