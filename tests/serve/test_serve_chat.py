@@ -12,6 +12,7 @@ from composer_replication.core.trace import Session
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
+from composer_replication.serve.client_messages import StudentReply
 from composer_replication.serve.recorded_sessions import (
     CHANGED,
     PURPOSE,
@@ -141,6 +142,21 @@ def test_a_retry_after_a_dropped_connection_gets_the_same_answer() -> None:
         (rollout,) = played_rollouts(record)
     assert len(sampled_ids(rollout.session)) == 2 and record.num_retries == 2
     assert rollout.session.events == ()
+
+
+def test_a_retry_that_allows_more_tokens_gets_a_whole_message() -> None:
+    with playing(scripted([message("depth is 3"), message("all of it")])) as (record, _):
+        from composer_replication.serve.endpoint import read_request
+
+        def answer(limit: int) -> StudentReply:
+            asked = {"messages": [{"role": "user", "content": "x"}], "max_tokens": limit}
+            reply = record.answer(read_request("chat", json.dumps(asked).encode(), {}))
+            record.mark_delivered(reply.id)
+            return reply
+
+        first, again, more = answer(2), answer(2), answer(40)
+        assert first.finish == "length" and again.id == first.id and answer(2).id == more.id
+    assert more.finish == "stop" and more.message.text == "all of it"
 
 
 def test_a_message_that_nobody_got_says_so() -> None:

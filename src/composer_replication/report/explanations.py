@@ -6,8 +6,8 @@ CATEGORIES = {
     "mistake": "a mistake of the model; trained on if it has a hint",
     "recovery": "the turn after an error, asked for by sites.site = recovery",
     "failed_check": (
-        "a correct call whose test, lint or build failed: evidence about an earlier edit, not a"
-        " mistake of this message"
+        "a correct call that reported a failure (of a test, a lint, a build, a command or git):"
+        " it may tell of an earlier edit, but is no mistake of this message"
     ),
     "rejected": "a person refused the call",
     "interrupted": "a person stopped the agent",
@@ -27,6 +27,7 @@ KINDS_APART = {
         "looked for a path that does not exist: a legitimate question whose answer is no"
         " (sites.explored_paths trains on it)"
     ),
+    "shell_requoted": "the agent program changed the quotes of the command; the model's were right",
 }
 
 # Reasons of skipped.jsonl as "channel/reason".

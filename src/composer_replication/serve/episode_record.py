@@ -150,7 +150,7 @@ class EpisodeRecord:
         """The reply that this request already has, if the client has not continued it."""
         for child in reversed(node.children):
             reply = child.reply
-            if reply is None or child.known or reply.answered:
+            if reply is None or child.known or reply.answered or reply.is_cut_for(request):
                 continue
             if reply.digest == request.digest or not reply.delivered:
                 return reply
@@ -242,6 +242,7 @@ class EpisodeRecord:
             digest=request.digest,
             purpose=purpose,
             agent=request.agent,
+            max_tokens=request.max_tokens,
         )
 
     def _sample(

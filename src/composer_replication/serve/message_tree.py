@@ -36,6 +36,7 @@ class SampledReply:
     `reads` are all messages that were sampled for one request: one without a call that could be
     carried out is answered here and followed by another; the last one is the client's. `turns` are
     these messages with the answers between them, `ids` the conversation up to the last sampled id.
+    `max_tokens` is the client's limit for it, 0 = none.
     """
 
     reads: tuple[ReadMessage, ...]
@@ -45,9 +46,16 @@ class SampledReply:
     digest: str
     purpose: Purpose
     agent: str
+    max_tokens: int = 0
     delivered: bool = False
     answered: bool = False
     changes: dict[str, str] = field(default_factory=dict)
+
+    def is_cut_for(self, request: ClientRequest) -> bool:
+        """Whether it ended at its client's limit, and this request allows more: a client that asks
+        again with a larger limit wants the whole message."""
+        allows_more = not request.max_tokens or request.max_tokens > self.max_tokens
+        return self.sent.finish == "length" and self.max_tokens > 0 and allows_more
 
     @property
     def last_turn(self) -> Turn:
