@@ -92,7 +92,8 @@ def test_replicas_outlive_who_started_them_and_are_watched_again(work: Path) -> 
     assert alone.code == 1 and "--replicas2" in unboxed(alone.err)
     resumed = recompose("train", "--resume", "r", *words, *TRAIN[3:5], cwd=work)
     assert resumed.code == 0, resumed.err
-    assert "replica 0 still runs" in resumed.out and "replica 1 still runs" in resumed.out
+    assert "replica 0 is still running" in resumed.out
+    assert "replica 1 is still running" in resumed.out
     view = replicas_view(run.path)
     assert view is not None and len(view["rounds"]) == 20
     assert [(r["launches"], r["took_part"]) for r in view["replicas"]] == [(1, 20), (1, 20)]

@@ -28,9 +28,9 @@ def open_where_sessions_are(
 ) -> Job:
     """The job in the work folder; if there is none and nothing says which, in the audit's store,
     which is then named."""
-    here = _look(common)
-    for_audit = _for_audit(common, here)
-    if here.work.exists() or not _look(for_audit).sessions.exists():
+    work_job = _look(common)
+    for_audit = _for_audit(common, work_job)
+    if work_job.work.exists() or not _look(for_audit).sessions.exists():
         return open_job(common, uses=uses, writes=writes)
     job = open_job(for_audit, uses=uses, writes=writes)
     job.screen.labelled("store", f"that of `recompose audit`: {job.work}", style="dim")
@@ -42,10 +42,10 @@ def _look(common: Common) -> Job:
     return open_job(replace(common, quiet=True), writes=False)
 
 
-def _for_audit(common: Common, here: Job) -> Common:
+def _for_audit(common: Common, work_job: Job) -> Common:
     """The flags with which the audit's store is opened."""
-    is_named = common.out is not None or here.loaded.sources or "work-dir" in dotted_settings()
-    if is_named or (here.work / "sessions.jsonl").exists():
+    is_named = common.out is not None or work_job.loaded.sources or "work-dir" in dotted_settings()
+    if is_named or (work_job.work / "sessions.jsonl").exists():
         return common
     return replace(common, out=data_folder(os.environ))
 
