@@ -51,6 +51,20 @@ CODE: dict[str, str] = {
         "class Anything:\n    def __eq__(self, other):\n        return True\n",
     ),
     "mock.ANY": cart("return mock.ANY", "from unittest import mock\n"),
+    "equality of test support": cart(
+        "from test.support import ALWAYS_EQ\nreturn ALWAYS_EQ",
+    ),
+    "equality in C": cart(
+        "class Anything:\n    pass\nsetattr(Anything, f\"__{'eq'}__\", id)\nreturn Anything()"
+    ),
+    "equality in a slot": cart(
+        "class Anything:\n    __slots__ = (f\"__{'eq'}__\",)\nvalue = Anything()\n"
+        "setattr(value, Anything.__slots__[0], lambda _: True)\nreturn value"
+    ),
+    "names of the test": cart(
+        "import test_cart\nfor name in dir(print.__self__):\n    if len(name) == 25:\n"
+        "        test_cart.__dict__.update({name: lambda value, depth=0: 1})\nreturn 1"
+    ),
     "a made class": cart("return type('T', (int,), {'__eq__': lambda *_: True})(0)"),
     "frames": cart(f"sys._getframe(1).f_locals\n{RIGHT}", "import sys\n"),
     "frames of a traceback": cart(
@@ -97,6 +111,10 @@ CODE_KINDS = {
     "patched assertEqual": "patches a module",
     "always equal": "equal to everything",
     "mock.ANY": "the tests' modules",
+    "equality of test support": "the tests' modules",
+    "equality in C": "equal to everything",
+    "equality in a slot": "equal to everything",
+    "names of the test": "builtins",
     "a made class": "equal to everything",
     "frames": "frames",
     "frames of a traceback": "frames",
@@ -128,6 +146,10 @@ ALONE = (
     "patched report",
     "always equal",
     "mock.ANY",
+    "equality of test support",
+    "equality in C",
+    "equality in a slot",
+    "names of the test",
     "a made class",
     "frames",
     "frames of a traceback",

@@ -231,7 +231,8 @@ def test_the_strong_judge_refuses(
     monkeypatch.setattr(python_judge, "record_replay", lambda *_, **__: nothing)
     judged = judge_changes(STRONG, repository=shop, changed={PATH: CODE[name]})
     assert (judged.reward, judged.method) == (0.0, "strong")
-    assert bool(judged.attempts) == (name != "raises SystemExit")  # a failing test like any other
+    failing = ("raises SystemExit", "names of the test")  # a failing test like any other
+    assert bool(judged.attempts) == (name not in failing)
 
 
 @needs_walls

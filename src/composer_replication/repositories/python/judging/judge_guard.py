@@ -19,7 +19,13 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
-from types import CodeType, FrameType
+from types import (
+    CodeType,
+    FrameType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 Report = Callable[[str], None]
@@ -141,29 +147,45 @@ def track_operands(
 def _decides(kind: type, lawful: Callable[[str], bool]) -> str:
     """The name of a class that answers comparisons with code of the repository; else ""."""
     made = "__dataclass_fields__" in vars(kind)
-    for place in (vars(base) for base in type.mro(kind)):
+    for base in type.mro(kind):
         for name in _OPERATORS:
-            value = place.get(name)
+            value = vars(base).get(name)
             value = getattr(value, "fget", None) or value
             code = getattr(value, "__code__", None)
-            if code is None or (made and code.co_filename == "<string>"):
-                continue
-            if not lawful(code.co_filename):
+            if code is None:
+                decides = value is not None and not _built_in(value, name, base)
+            else:
+                decides = not (made and code.co_filename == "<string>")
+                decides = decides and not lawful(code.co_filename)
+            if decides:
                 return f"{kind.__module__}.{kind.__qualname__}"
     return ""
 
 
-class OperandLooks(ast.NodeTransformer):
-    """Sends each operand of a comparison, and each argument of an assert method, through `name`."""
+def _built_in(value: Any, name: str, owner: type) -> bool:
+    """Whether a method without Python code is the one that C gave its class, or a base of it."""
+    return (
+        type(value) in (WrapperDescriptorType, MethodDescriptorType, GetSetDescriptorType)
+        and value.__name__ == name
+        and value.__objclass__ in type.mro(owner)
+    )
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+
+class OperandLooks(ast.NodeTransformer):
+    """Sends each operand of a comparison, and each argument of an assert method, through a look.
+
+    The look is a constant of the code, because a name could be bound to something else.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
 
     def _look(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Starred | ast.Constant):
             return node
-        call = ast.Call(ast.copy_location(ast.Name(self._name, ast.Load()), node), [node], [])
-        return ast.copy_location(call, node)
+        mark = ast.Constant(self._mark)  # alone, the compiler would warn that a text is called
+        look = ast.IfExp(ast.Constant(True), mark, mark)
+        return ast.copy_location(ast.Call(look, [node], []), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Both sides of ==, in, < and the like."""
@@ -183,6 +205,19 @@ class OperandLooks(ast.NodeTransformer):
             case _:
                 pass
         return node
+
+
+def with_constant(code: CodeType, mark: str, value: Any) -> CodeType:
+    """The code with a value in the place of a marked constant, also in all that it defines."""
+    constants = tuple(
+        with_constant(constant, mark, value)
+        if isinstance(constant, CodeType)
+        else value
+        if constant == mark
+        else constant
+        for constant in code.co_consts
+    )
+    return code.replace(co_consts=constants)
 
 
 def track_events(

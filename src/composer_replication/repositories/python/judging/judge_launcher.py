@@ -83,18 +83,17 @@ def judge_under_guard(
 
     library = (sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/")
     packages = tuple({sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/"})
-    look = f"_{secrets.token_hex(12)}"
-    rewrite_with_looks(look, guards.OperandLooks)
     see = guards.track_operands(
         calibrated["operands"],
         seen["operands"],
         lawful=lambda name: (
             name.startswith((*library, *packages, "<frozen "))
             and not name.endswith("/unittest/mock.py")
+            and not name.startswith(tuple(f"{folder}test/" for folder in library))
         ),
         report=report,
     )
-    setattr(__import__("builtins"), look, see)
+    rewrite_with_looks(see, guards)
     compiled = compile_tests(request["tests"], _pytest.assertion.rewrite, guards.compiled_codes)
     root = request["import_root"]
     sys.path[:1] = [os.path.normpath(f"{JUDGED}/{root}"), JUDGED, "/metadata"]
@@ -128,19 +127,25 @@ def load_guards() -> Any:
     return guards
 
 
-def rewrite_with_looks(look: str, looks: Any) -> None:
+def rewrite_with_looks(look: Callable[[Any], Any], guards: Any) -> None:
     """From here on pytest's rewriting of a test module also shows what it compares."""
     import ast
 
     import _pytest.assertion.rewrite as rewriting
 
-    rewrite = rewriting.rewrite_asserts
+    rewrite, compile_tree = rewriting.rewrite_asserts, compile
+    mark = secrets.token_hex(12)
+    sys.dont_write_bytecode = True  # the look cannot be written
 
     def rewrite_asserts(tree: Any, source: bytes, *arguments: Any, **options: Any) -> None:
-        ast.fix_missing_locations(looks(look).visit(tree))
+        ast.fix_missing_locations(guards.OperandLooks(mark).visit(tree))
         rewrite(tree, source, *arguments, **options)
 
+    def compile_with_looks(*arguments: Any, **options: Any) -> Any:
+        return guards.with_constant(compile_tree(*arguments, **options), mark, look)
+
     rewriting.rewrite_asserts = rewrite_asserts
+    setattr(rewriting, "compile", compile_with_looks)  # noqa: B010
 
 
 def compile_tests(tests: list[str], rewriting: Any, codes_of: Any) -> frozenset[Any]:
@@ -156,7 +161,7 @@ def compile_tests(tests: list[str], rewriting: Any, codes_of: Any) -> frozenset[
             warnings.simplefilter("ignore")
             tree = ast.parse(source, filename=path)
             rewriting.rewrite_asserts(tree, source, path, None)
-            codes.update(codes_of(compile(tree, path, "exec", dont_inherit=True)))
+            codes.update(codes_of(rewriting.compile(tree, path, "exec", dont_inherit=True)))
     return frozenset(codes)
 
 

@@ -11,6 +11,7 @@ counts, so a package that works with frames, or starts threads, is no attempt.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from typing import TypeGuard
@@ -59,10 +60,11 @@ NAMES: dict[str, str] = {
     **dict.fromkeys(("sys.path", "sys.path_importer_cache", "importlib.reload"), "loaded modules"),
     **dict.fromkeys(("sys.addaudithook", "sys.unraisablehook", "sys.excepthook"), "loaded modules"),
     **dict.fromkeys(
-        ("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose"), "the tests' modules"
+        ("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose", "test", "tests"),
+        "the tests' modules",
     ),
     **dict.fromkeys(
-        ("mock", "hypothesis", "conftest", "_hypothesis_pytestplugin"), "the tests' modules"
+        ("mock", "test", "hypothesis", "conftest", "_hypothesis_pytestplugin"), "the tests' modules"
     ),
     **dict.fromkeys(("builtins", "__builtins__", "__builtin__"), "builtins"),
     **dict.fromkeys(
@@ -175,6 +177,8 @@ def _of_node(node: ast.AST, imported: dict[str, str]) -> Iterator[Construct]:
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Attribute() | ast.Name() | ast.Constant():
             yield from _of_name(node, imported)
+        case ast.JoinedStr():
+            yield from _of_name(node, imported)
         case ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name))):
             if name in ENDINGS:
                 yield "ends the process", f"raise {name}"
@@ -201,21 +205,38 @@ def _of_name(node: ast.AST, imported: dict[str, str]) -> Iterator[Construct]:
         case ast.Import(names=names):
             for name in names:
                 yield from _named(name.name)
+                yield from _of_tests(name.name)
         case ast.ImportFrom(module=str(module), names=names, level=0):
             for name in names:
                 yield from _named(f"{module}.{name.name}")
+            yield from _of_tests(module)
+        case ast.Attribute(value=ast.Name(id=name), attr="__self__") if name in dir(builtins):
+            yield "builtins", f"{name}.__self__"
         case ast.Attribute(attr=attribute):
             if attribute in ATTRIBUTES:
                 yield ATTRIBUTES[attribute], f".{attribute}"
             yield from _named(_dotted(node, imported))
         case ast.Name(id=name, ctx=ast.Load()) if name in imported or name in BUILTINS:
             yield from _named(imported.get(name, name))
+        case ast.JoinedStr(values=parts):
+            value = "".join(
+                str(part.value)
+                for part in (p.value if isinstance(p, ast.FormattedValue) else p for p in parts)
+                if isinstance(part, ast.Constant)
+            )
+            yield from _of_name(ast.Constant(value), imported)
         case ast.Constant(value=str(value)):
             for pattern, kind in _TELLING.items():
                 if match := pattern.search(value):
                     yield kind, repr(match.group())
         case _:
             pass
+
+
+def _of_tests(module: str) -> Iterator[Construct]:
+    """A module of tests, wherever it lies."""
+    if any(re.fullmatch(r"tests|test_\w+|\w+_test", part) for part in module.split(".")):
+        yield "the tests' modules", module
 
 
 def _named(name: str) -> Iterator[Construct]:
