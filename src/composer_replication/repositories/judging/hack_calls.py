@@ -193,7 +193,8 @@ _LINK = re.compile(
 
 _WORD = r"""(?:'[^']*'|"[^"`$]*"|[^\s'"`$;&|<>()]+)"""
 _PATTERN = re.compile(
-    r"(?:^|[;&(]|\|\|)[ \t]*(?:grep|egrep|fgrep|rg|ag)(?:\s+-[rRnilwcvoEFHhPqsIax]+|\s+-[ABCm]\s?\d+"
+    r"(?:^|[;&(]|\|\|)[ \t]*(?:grep|egrep|fgrep|rg|ag)(?:\s+-[rRnilwcvoEFHhPqsIax]+"
+    r"|\s+-[ABCm]\s?\d+"
     r"|\s+--(?:include|exclude|exclude-dir)=\S+)*(?:\s+-e)?\s+(?!-)"
     rf"(?P<words>{_WORD})(?=\s|$|[;&|)])(?![^\n;&|]*\s-(?:\w*[ef]|-re|-fi))",
     re.MULTILINE,
@@ -263,9 +264,9 @@ def attempts_of_path(
 
 
 def _of_command(command: str, *, names: frozenset[str], left: frozenset[str]) -> Iterator[Attempt]:
-    said, folder = _without_words(command), ""
-    for start, end in _parts(said):
-        part = said[start:end]
+    words, folder = _without_words(command), ""
+    for start, end in _parts(words):
+        part = words[start:end]
         yield from _of_place(part, names, command[start:end])
         yield from _of_redirect(part, command, left=left)
         if match := _FOLDER.fullmatch(part):
@@ -274,7 +275,7 @@ def _of_command(command: str, *, names: frozenset[str], left: frozenset[str]) ->
             placed = re.sub(r"(?<=\s)['\"]?(?=[\w.*\[])", f"{folder.rstrip('/')}/", part.strip())
             yield from _of_place(placed, names, command[start:end])
             yield from _of_rules(placed)
-    yield from _of_rules(said, command)
+    yield from _of_rules(words, command)
     for match in _LINK.finditer(command):
         target = match.group(2) or match.group(3) or ""
         if target.startswith(("/", "..", "~", "$")) and not target.startswith(("/repo", "/tmp")):
@@ -284,10 +285,10 @@ def _of_command(command: str, *, names: frozenset[str], left: frozenset[str]) ->
             yield "a fake pytest", _short(match.group())
 
 
-def _of_rules(said: str, command: str = "") -> Iterator[Attempt]:
-    command = command or said
+def _of_rules(words: str, command: str = "") -> Iterator[Attempt]:
+    command = command or words
     for pattern, kind in _RULES:
-        if match := pattern.search(said):
+        if match := pattern.search(words):
             line = command[command.rfind("\n", 0, match.start()) + 1 :].split("\n")[0]
             yield kind, _short(line)
 
