@@ -303,11 +303,7 @@ def judge(root: Path, mutant: Mutant) -> str:
             return "SURVIVED: no test noticed"
         if code != RED:
             return f"the run broke (pytest exit {code}): {_last(output)}"
-        red = [
-            line.split(" ", 2)[1]
-            for line in output.splitlines()
-            if line.startswith(("FAILED ", "ERROR "))
-        ]
+        red = red_tests(output)
         green = [
             test
             for test in mutant.tests
@@ -316,16 +312,25 @@ def judge(root: Path, mutant: Mutant) -> str:
         return f"{', '.join(green)} stayed green" if green else ""
 
 
+def red_tests(output: str) -> list[str]:
+    """The names of the failed tests in pytest's summary."""
+    lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [line.split(" ", 2)[1] for line in lines]
+
+
 def baseline(root: Path, mutants: list[Mutant]) -> str:
-    """The problem of the named tests on the unchanged tree, or "": they must exist and be green."""
+    """The problem of the named tests on the unchanged tree, or "": they must exist and be green, if
+    not beside all the others then without them, as they run with a mutant."""
     for mutant in mutants:
         if not mutant.tests or not mutant.why:
             return f"{mutant.path.name} needs `why` and `tests`"
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy_tree(root, Path(folder))
-        code, output = run_tests(
-            Path(folder), tuple(dict.fromkeys(t for m in mutants for t in m.tests))
-        )
+        tests = tuple(dict.fromkeys(t for m in mutants for t in m.tests))
+        code, output = run_tests(Path(folder), tests)
+        if code == RED and (red := red_tests(output)):
+            print(f"unstable, failed beside others: {', '.join(red)}", flush=True)
+            code, output = run_tests(Path(folder), tuple(red))
     return "" if code == GREEN else f"pytest exit {code} without any mutant: {_last(output)}"
 
 
@@ -359,7 +364,7 @@ def main(arguments: list[str]) -> int:
             else chosen_of(root, every, day=datetime.date.today().toordinal())
         )
         print(f"mutants: {len(mutants)} of {len(every)}", flush=True)
-    if baseline(root, mutants) and (problem := baseline(root, mutants)):
+    if problem := baseline(root, mutants):
         print(f"mutants: {problem}")
         return 1
     caught: list[Mutant] = []
