@@ -315,7 +315,7 @@ def judge(root: Path, mutant: Mutant) -> str:
 def red_tests(output: str) -> list[str]:
     """The names of the failed tests in pytest's summary."""
     lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return [line.split(" ", 2)[1] for line in lines]
+    return [line.split(" ", 1)[1].split(" - ")[0] for line in lines]  # an id may hold spaces
 
 
 def baseline(root: Path, mutants: list[Mutant]) -> str:
