@@ -253,13 +253,14 @@ _ASK = (
 @cache
 def vendored_python(system: str) -> tuple[str, ...]:
     """The topmost folders of a system's folder that hold Python code, but for Debian's interpreters
-    (`/usr/lib/python3.*`): a program may bring along any package, also the one that a task asks
-    for.
+    (`/usr/lib/python3.*`) and what is hidden anyway: a program may bring along any package, also
+    the one that a task asks for.
 
     Example: vendored_python("/usr/lib") -> ("/usr/lib/google-cloud-sdk/lib",)
     """
     found: list[str] = []
     for parent, folders, files in os.walk(system):
+        folders[:] = [name for name in folders if f"{parent}/{name}" not in HIDDEN]
         if parent == system:
             folders[:] = [name for name in folders if not name.startswith("python")]
         elif any(name.endswith(_PYTHON_CODE) for name in files):
