@@ -179,6 +179,9 @@ class ShellLanguage:
     def parses(self, text: str) -> bool:
         return text.count("{") == text.count("}")
 
+    def with_stubs(self, before: str, after: str) -> str:
+        return before
+
     def code_lines(self, text: str) -> list[str]:
         return [plain for line in text.splitlines() if (plain := line.split("#")[0].strip())]
 

@@ -27,7 +27,8 @@ class RepoTask:
     """A repository in a changed state, and the tests that say when it is mended.
 
     `base` is the hash of the repository's files before the change, `edits` the change by file.
-    `must_pass` fail in the changed state, `must_keep` pass in both; `held_out` are those of
+    `must_pass` fail in the changed state, `must_keep` pass in both (of a test file that cannot be
+    imported there: with stubs of the names that it asks for); `held_out` are those of
     `must_pass` that neither the statement nor the tree shows. `difficulty` is the number of lines
     that were removed. `cpu_s` is what its tests cost, run without the judge. `judge_s` (seconds of
     a judgement) and `residual_risk` (what it cannot exclude) are known once original_check.py has

@@ -134,6 +134,11 @@ class Language(FileRules, Protocol):
         """Whether a text is valid in the language."""
         ...
 
+    def with_stubs(self, before: str, after: str) -> str:
+        """The earlier text of a file with a stub of each name that `after` adds, so that a test
+        file which imports it can be collected; the text as it is if a language needs none."""
+        ...
+
     def code_lines(self, text: str) -> Iterable[str]:
         """The lines of a text without indentation, comments and empty ones, to find copies."""
         ...

@@ -1,4 +1,5 @@
-"""The gates that a change passes before it is a task.
+"""The gates that a change passes before it is a task. A commit has its own way through them
+(commit_gates.py).
 
 1. The unchanged repository passes its tests three times: survey.py, once for all.
 2. The changed state still collects every asked test, at least one of them fails, and not most of
@@ -26,17 +27,20 @@ MAX_TESTS = 300
 OTHERS = 30
 LIMIT_S = 60.0
 HELD_OUT = 0.25
+DIED, NONE_FAILS = "the run died or passed its limit", "no test fails"
+"""Why a change is no task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedChange:
     """What the tests say of a change: those that must pass and keep passing, or why it is no
-    task."""
+    task. `unimported` are test files that cannot be imported in the changed state."""
 
     refused: str = ""
     must_pass: tuple[str, ...] = ()
     must_keep: tuple[str, ...] = ()
     cpu_s: float = 0.0
+    unimported: tuple[str, ...] = ()
 
 
 def judge_change(
@@ -46,12 +50,12 @@ def judge_change(
     asked = affordable(tests, survey.durations)
     changed = runner.run(tests=asked, files=files, limit_s=LIMIT_S)
     if not changed.ended:
-        return JudgedChange(refused="the run died or passed its limit")
+        return JudgedChange(refused=DIED)
     if changed.errors or set(asked) - set(changed.outcomes):
         return JudgedChange(refused="no longer imports or collects")
     failing = [name for name in asked if changed.outcomes[name] == "failed"]
     if not failing:
-        return JudgedChange(refused="no test fails")
+        return JudgedChange(refused=NONE_FAILS)
     if len(failing) > MAX_FAILING * len(survey.steady):
         return JudgedChange(refused="most of the suite fails")
     keep = [name for name in asked if changed.outcomes[name] == "passed"]
@@ -59,13 +63,26 @@ def judge_change(
     others = [name for name in survey.steady if name not in covering]
     others.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
     keep = sorted({*keep, *affordable(others[:OTHERS], survey.durations)})
-    nothing = earns(runner, files=files, must_pass=failing, must_keep=keep)
-    if nothing.reward:
-        return JudgedChange(refused="doing nothing earns a reward")
-    original = earns(runner, files={}, must_pass=failing, must_keep=keep)
+    return judge_ends(runner, [files], must_pass=failing, must_keep=keep)
+
+
+def judge_ends(
+    runner: TestRunner,
+    unsolved: Sequence[Mapping[str, str]],
+    *,
+    must_pass: Sequence[str],
+    must_keep: Sequence[str],
+) -> JudgedChange:
+    """Gates 3 and 4: each of the unsolved states earns nothing, and the original earns 1."""
+    for files in unsolved:
+        if earns(runner, files=files, must_pass=must_pass, must_keep=must_keep).reward:
+            return JudgedChange(refused="doing nothing earns a reward")
+    original = earns(runner, files={}, must_pass=must_pass, must_keep=must_keep)
     if not original.reward:
         return JudgedChange(refused=f"the original earns nothing: {original.reason}")
-    return JudgedChange(must_pass=tuple(failing), must_keep=tuple(keep), cpu_s=original.run.cpu_s)
+    return JudgedChange(
+        must_pass=tuple(must_pass), must_keep=tuple(must_keep), cpu_s=original.run.cpu_s
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +105,7 @@ def earns(
     """The reward of a state of the repository: all or nothing."""
     run = runner.run(tests=[*must_pass, *must_keep], files=files, limit_s=limit_s)
     if not run.ended:
-        return EarnedReward(reward=0.0, reason="the run died or passed its limit", run=run)
+        return EarnedReward(reward=0.0, reason=DIED, run=run)
     for name in (*must_pass, *must_keep):
         if run.outcomes.get(name) != "passed":
             reason = f"{name} {run.outcomes.get(name, 'was not run')}"

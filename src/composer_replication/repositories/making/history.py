@@ -4,8 +4,9 @@
         ...             # SourceCommit(id="1a2b3c", subject="Round totals", ...)
 
 The task starts from the commit's files with the package's files as they were before it: the new
-tests are there and fail. Its statement is the first line of the commit's message and the names of
-those tests. No `.git` is in the room, so the answer is not in its history either.
+tests are there and fail, or their file cannot be imported yet (commit_gates.py). Its statement is
+the first line of the commit's message and the names of those tests. No `.git` is in the room, so
+the answer is not in its history either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from composer_replication.repositories.making.attempts import (
     base_folder,
     commit_attempt,
 )
-from composer_replication.repositories.making.gates import hold_out, judge_change
+from composer_replication.repositories.making.commit_gates import judge_commit
+from composer_replication.repositories.making.gates import hold_out
 from composer_replication.repositories.making.statement import gives_away, history_statement
 from composer_replication.repositories.making.survey import survey_tests
 from composer_replication.repositories.repo_task import RepoTask, task_id
@@ -135,16 +137,17 @@ def _task(
     checkout: Checkout,
     target: Path,
 ) -> tuple[RepoTask | None, str, float]:
+    language = language_of(checkout)
     before = {
         path: git(folder, "show", f"{commit.id}^:{path}").decode("utf-8") for path in commit.sources
     }
     after = {path: (checkout.folder / path).read_bytes().decode("utf-8") for path in commit.sources}
+    stubbed = {path: language.with_stubs(before[path], after[path]) for path in commit.sources}
     base = base_folder(checkout, folder=target)
     its_tests = replace(checkout, tests=commit.tests)
-    language = language_of(checkout)
     with language.runner(environment, base, import_root=checkout.import_root) as runner:
         survey = survey_tests(runner, its_tests)
-        judged = judge_change(runner, survey, files=before, tests=survey.steady)
+        judged = judge_commit(runner, survey, before=before, stubbed=stubbed)
         spent = round(runner.cpu_s, 3)
     if judged.refused:
         return None, judged.refused, spent
@@ -153,7 +156,9 @@ def _task(
     identity = task_id(repository=checkout.name, base=checkout.sha256, edits=edits)
     hidden = hold_out(judged.must_pass, seed=identity)
     shown = [test for test in judged.must_pass if test not in set(hidden)]
-    statement = history_statement(commit.subject, paths=commit.sources, tests=shown)
+    statement = history_statement(
+        commit.subject, paths=commit.sources, tests=shown, unimported=judged.unimported
+    )
     if gives_away(statement, [text for texts in removed.values() for text in texts]):
         return None, "the commit's message gives the answer away", spent
     task = RepoTask(

@@ -29,12 +29,15 @@ def bug_statement(tests: Sequence[str]) -> str:
     )
 
 
-def history_statement(subject: str, *, paths: Sequence[str], tests: Sequence[str]) -> str:
-    """The statement of a commit: the first line of its message and the tests that it made pass."""
-    return (
-        f"{subject.strip().rstrip('.')}.\nThese tests fail now and must pass:\n"
-        f"{list_tests(tests)}\n{_rest(paths)}"
-    )
+def history_statement(
+    subject: str, *, paths: Sequence[str], tests: Sequence[str], unimported: Sequence[str] = ()
+) -> str:
+    """The statement of a commit: the first line of its message and the tests that it made pass.
+    `unimported` are test files that import what is not there yet."""
+    text = f"{subject.strip().rstrip('.')}.\n"
+    if unimported:
+        text += f"{', '.join(unimported)} cannot be imported yet, so none of its tests runs now.\n"
+    return f"{text}These tests fail now and must pass:\n{list_tests(tests)}\n{_rest(paths)}"
 
 
 def list_tests(tests: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from composer_replication.repositories.python import python_files, task_changes
 from composer_replication.repositories.python.hidden_tests import hide_tests
 from composer_replication.repositories.python.judging.python_judge import PythonJudge
 from composer_replication.repositories.python.monitor.python_monitor import PythonMonitor
+from composer_replication.repositories.python.name_stubs import with_stubs
 from composer_replication.repositories.python.pytest_runner import PytestRunner, python_path
 from composer_replication.repositories.python.python_environment import make_environment
 from composer_replication.repositories.sandbox.tree_sandbox import (
@@ -72,6 +73,10 @@ class PythonLanguage:
     def parses(self, text: str) -> bool:
         """Whether a text is a module."""
         return task_changes.parses(text)
+
+    def with_stubs(self, before: str, after: str) -> str:
+        """A module's earlier text with a stub of each name that the later one adds."""
+        return with_stubs(before, after)
 
     def code_lines(self, text: str) -> list[str]:
         """The lines of code without indentation and comments."""
