@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from composer_replication.cli import repo_tasks, repo_tasks_check
 from composer_replication.repositories.making.make_repo_tasks import PACKAGES
 from tests.cli.workspace import recompose
 from tests.repositories.shop import make_shop, needs_walls
@@ -82,6 +88,68 @@ def _with_a_task_that_the_original_does_not_solve(folder: Path) -> str:
     row |= {"id": "shop-unsolvable", "must_pass": ["tests/test_cart.py::test_that_is_not_there"]}
     file.write_text(file.read_text("utf-8") + json.dumps(row) + "\n", "utf-8")
     return row["id"]
+
+
+def interrupted_after(count: int, made: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+    """A generator function that Ctrl-C ends."""
+
+    def made_until_ctrl_c(*arguments: Any, **options: Any) -> Iterator[Any]:
+        yield from islice(made(*arguments, **options), count)
+        raise KeyboardInterrupt
+
+    return made_until_ctrl_c
+
+
+@needs_walls
+def test_what_was_interrupted_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    make_shop(tmp_path / "shop")
+    without_packages(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        until = interrupted_after(1, repo_tasks.make_repo_tasks)
+        patch.setattr(repo_tasks, "make_repo_tasks", until)
+        stopped = recompose("tasks", "make", "shop", *FEW, cwd=tmp_path)
+    assert stopped.code == 130
+    assert "interrupted; 1 tasks are made, 0 of them checked" in stopped.err
+    assert "to go on where it stopped: run the same command again" in stopped.err
+    again = recompose("tasks", "make", "shop", *FEW, cwd=tmp_path)
+    assert "goes on: 1 tasks were made before, and 0 changes refused" in again.out
+    assert again.out.count("goes on") == 1 and "goes on" not in stopped.out
+    with pytest.MonkeyPatch.context() as patch:
+        until = interrupted_after(1, repo_tasks_check.check_originals)
+        patch.setattr(repo_tasks_check, "check_originals", until)
+        stopped = recompose("tasks", "check", cwd=tmp_path)
+    assert stopped.code == 130
+    assert "interrupted; 2 tasks are made, 1 of them checked" in stopped.err
+    assert "to go on where it stopped: recompose tasks check" in stopped.err
+    assert "1 of 2 tasks were checked before" in recompose("tasks", "check", cwd=tmp_path).out
+
+
+@needs_walls
+def test_the_table_says_what_the_folder_holds_also_of_runs_that_asked_for_more(
+    tmp_path: Path,
+) -> None:
+    make_shop(tmp_path / "shop")
+    without_packages(tmp_path)
+    at_first = ("--python", sys.executable, "--functions", "3", "--bugs", "2", "--classes", "0")
+    first = json.loads(recompose("tasks", "make", "shop", *at_first, "--json", cwd=tmp_path).out)
+    fewer = recompose("tasks", "make", "shop", *FEW, cwd=tmp_path)
+    rows = [line.split() for line in fewer.out.splitlines()]
+    assert ["repository", "function", "class", "bug", "history", "tasks", "new", "seconds"] in rows
+    (counts,) = [row[1:-1] for row in rows if row[:1] == ["shop"]]
+    assert counts == ["3", "0", "2", "0", "5", "0"]
+    again = json.loads(recompose("tasks", "make", "shop", *FEW, "--json", cwd=tmp_path).out)
+    ((one,), (other,)) = (value["repositories"].values() for value in (first, again))
+    assert (one["new"], other["new"], again["tasks"]) == (5, 0, 5)
+    for what in ("made", "refused", "cpu_s"):
+        assert one[what] == other[what]
+
+
+def test_two_repositories_of_one_name_are_not_mixed(tmp_path: Path) -> None:
+    for parent in ("a", "b"):
+        make_shop(tmp_path / parent / "shop")
+    made = recompose("tasks", "make", "a/shop", "b/shop", *FEW, cwd=tmp_path)
+    assert made.code == 2 and "a/shop and b/shop have the same name" in made.err
+    assert not (tmp_path / "recompose" / "tasks").exists()
 
 
 def test_a_call_without_a_repository_says_what_is_missing(tmp_path: Path) -> None:

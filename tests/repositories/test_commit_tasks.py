@@ -14,7 +14,10 @@ from composer_replication.repositories.judging.judge_room import open_repository
 from composer_replication.repositories.making import commit_gates
 from composer_replication.repositories.making.attempts import TaskAttempt
 from composer_replication.repositories.making.gates import earns
-from composer_replication.repositories.making.history import make_history_tasks
+from composer_replication.repositories.making.history import (
+    commits_with_tests,
+    make_history_tasks,
+)
 from composer_replication.repositories.python.name_stubs import with_stubs
 from composer_replication.repositories.python.pytest_runner import PytestRunner
 from composer_replication.repositories.repo_task import RepoTask, read_tasks
@@ -176,6 +179,27 @@ def test_most_of_a_file_may_fail_before_a_commit(tmp_path: Path) -> None:
     made = make_commit(tmp_path, cart=renamed, tests=tests)
     assert made.attempt.refused == ""
     assert len(made.task.must_pass) == 4 and len(made.task.must_keep) == 3
+
+
+def test_a_merge_is_one_commit_with_the_title_of_its_request(tmp_path: Path) -> None:
+    shop = make_shop(tmp_path / "shop")
+    git(shop, "init", "-q", "-b", "main")
+    git(shop, "add", "-A")
+    git(shop, "commit", "-qm", "Start")
+    for number, message in enumerate(
+        ("Merge pull request #1 from a/b\n\nDiscounts\n\nAs asked for.", "Merge branch 'b2'")
+    ):
+        git(shop, "checkout", "-qb", f"b{number}")
+        for change in ("one", "two"):
+            for path in ("shop/cart.py", "tests/test_cart.py"):
+                text = (shop / path).read_text("utf-8")
+                (shop / path).write_text(f"{text}# {number} {change}\n", "utf-8")
+            git(shop, "commit", "-qam", change)
+        git(shop, "checkout", "-q", "main")
+        git(shop, "merge", "-q", "--no-ff", f"b{number}", "-m", message)
+    (merged,) = commits_with_tests(shop, most=9)  # the other merge says nothing
+    assert (merged.subject, merged.sources) == ("Discounts", ("shop/cart.py",))
+    assert merged.tests == ("tests/test_cart.py",)
 
 
 BEFORE = 'from a import b\n__all__ = ["f"]\ndef f(): return 1\n'

@@ -25,6 +25,7 @@ TOP_LEVEL = ("seed", "work-dir", "work_dir")  # settings that have no dot
 SHORT = {
     "backend": "train.backend",
     "sync": "train.sync.url",
+    "tasks": "evaluate.tasks",
 }  # settings that have a short name too
 
 

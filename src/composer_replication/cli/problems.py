@@ -28,7 +28,7 @@ class UsageError(ComposerError, ValueError):
 
 
 class InterruptedRunError(ComposerError, RuntimeError):
-    """A training run that Ctrl-C ended; it names the newest checkpoint and the resume command."""
+    """Work that Ctrl-C ended; it names how far it came and the command that goes on."""
 
     exit_code = INTERRUPTED
 

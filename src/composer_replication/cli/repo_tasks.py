@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -11,16 +13,25 @@ from typing import Any, Literal
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.repo_tasks_check import EVERY_S, check_tasks, list_tasks
+from composer_replication.cli.repo_tasks_check import (
+    EVERY_S,
+    check_tasks,
+    explain_stop,
+    list_tasks,
+)
 from composer_replication.core.errors import DataError
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.making.attempts import (
     ENVIRONMENTS,
     TASKS,
-    TaskCounts,
+    AttemptLog,
+    count_tasks,
     tidy_tasks,
 )
-from composer_replication.repositories.making.history import make_history_tasks
+from composer_replication.repositories.making.history import (
+    commits_with_tests,
+    make_history_tasks,
+)
 from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
 from composer_replication.repositories.repo_task import KINDS
 from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox
@@ -45,7 +56,8 @@ def tasks_command(
     find, commits to make again. Each passes four gates before it counts.
 
     Their tests run in a sandbox: no network, none of your files, a copy of the tree. Run it again
-    to go on after a stop; the same repository and seed give the same tasks.
+    to go on after a stop; the same repository and seed give the same tasks. Tasks that were made
+    stay, also if a later run asks for fewer.
 
     Parameters
     ----------
@@ -85,6 +97,7 @@ def tasks_command(
                 where="recompose tasks make",
                 fix="name a repository's folder",
             )
+    _check_names(repositories)
     settings = TaskSettings(functions=functions, classes=classes, bugs=bugs, seed=seed)
     if job.dry_run:
         for path in repositories:
@@ -93,12 +106,15 @@ def tasks_command(
         return job.finish({}, wrote=[folder / TASKS])
     TreeSandbox().check()
     rows: dict[str, dict[str, Any]] = {}
-    for path in repositories:
-        try:
-            rows[str(path)] = _make(job, path, python=python, settings=settings, history=history)
-        except DataError as error:
-            job.screen.line(f" skipped  {path}: {error}", style="yellow")
-            rows[str(path)] = {"skipped": error.what}
+    with explain_stop(folder, go_on="run the same command again"):
+        for path in repositories:
+            try:
+                rows[str(path)] = _make(
+                    job, path, python=python, settings=settings, history=history
+                )
+            except DataError as error:
+                job.screen.line(f" skipped  {path}: {error}", style="yellow")
+                rows[str(path)] = {"skipped": error.what}
     tasks = tidy_tasks(folder)
     _print_rows(job, rows)
     job.finish(
@@ -122,9 +138,15 @@ def _make(
     environment = language_of(checkout).make_environment(
         checkout, folder=folder / ENVIRONMENTS / checkout.name, program=python
     )
+    before = count_tasks(folder, checkout.name)
+    if before.made or before.refused:
+        job.screen.line(
+            f" goes on: {sum(before.made.values())} tasks were made before, and"
+            f" {sum(before.refused.values())} changes refused; they are not tried again"
+        )
     job.screen.line(" its tests run three times, then every change is tried", style="dim")
-    wanted = sum(settings.wanted().values()) + history
-    counts, cpu_s = TaskCounts(), 0.0
+    commits = len(commits_with_tests(path.resolve(), most=history, language=checkout.language))
+    wanted = sum(settings.wanted().values()) + commits
     attempts = chain(
         make_repo_tasks(checkout, environment, folder=folder, settings=settings),
         make_history_tasks(
@@ -136,36 +158,49 @@ def _make(
             language=checkout.language,
         ),
     )
-    last_shown = start
-    for attempt in attempts:
-        counts.add(attempt)
-        cpu_s += attempt.cpu_s
-        made, now = sum(counts.made.values()), time.monotonic()
-        if now - last_shown > EVERY_S:
-            left = (now - start) / max(1, made) * max(0, wanted - made)
-            tried = made + sum(counts.refused.values())
+    known, new, made, last_shown = set(AttemptLog(folder).known), 0, 0, start
+    for tried, attempt in enumerate(attempts, 1):
+        made += not attempt.refused
+        new += not attempt.refused and attempt.id not in known
+        if (now := time.monotonic()) - last_shown > EVERY_S:
+            left = (now - start) / max(1, new) * max(0, wanted - made)
             job.screen.line(
                 f" {made} of at most {wanted} tasks, {tried} changes tried, {left:.0f} s left",
                 style="dim",
             )
             last_shown = now
-    return {
-        "made": dict(counts.made),
-        "refused": dict(counts.refused),
-        "cpu_s": round(cpu_s, 1),
-        "seconds": round(time.monotonic() - start, 1),
-    }
+    counts = count_tasks(folder, checkout.name)
+    return {**asdict(counts), "new": new, "seconds": round(time.monotonic() - start, 1)}
+
+
+def _check_names(repositories: Sequence[Path]) -> None:
+    """Tasks are filed by the name of the repository's folder."""
+    places: dict[str, Path] = {}
+    for path in repositories:
+        name = path.resolve().name
+        if places.setdefault(name, path).resolve() != path.resolve():
+            raise UsageError(
+                f"{places[name]} and {path} have the same name",
+                where="recompose tasks make",
+                fix="rename one of the folders, or make its tasks in a work folder of its own: -o",
+            )
 
 
 def _print_rows(job: Job, rows: dict[str, dict[str, Any]]) -> None:
-    """A row for each repository, then why changes were refused."""
+    """A row for each repository with the tasks that it has now, then why changes were refused."""
     shown = [
-        (Path(path).name, *(row["made"].get(kind, 0) for kind in KINDS), row["seconds"])
+        (
+            Path(path).resolve().name,
+            *(row["made"].get(kind, 0) for kind in KINDS),
+            sum(row["made"].values()),
+            row["new"],
+            row["seconds"],
+        )
         for path, row in rows.items()
         if "made" in row
     ]
     job.screen.line()
-    job.screen.table(shown, head=("repository", *KINDS, "seconds"))
+    job.screen.table(shown, head=("repository", *KINDS, "tasks", "new", "seconds"))
     refused: Counter[str] = Counter()
     for row in rows.values():
         refused.update(row.get("refused", {}))

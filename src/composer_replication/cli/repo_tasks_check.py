@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.core.errors import DataError
 from composer_replication.repositories.judging.original_check import NO_RISK, check_originals
 from composer_replication.repositories.making.attempts import TASKS, tidy_tasks
@@ -18,6 +21,21 @@ EVERY_S = 15.0
 """Seconds between two lines of progress."""
 
 
+@contextmanager
+def explain_stop(folder: Path, *, go_on: str) -> Iterator[None]:
+    """If this block is interrupted, raise with what the folder holds and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        tasks = tidy_tasks(folder)
+        checked = sum(bool(task.residual_risk) for task in tasks)
+        raise InterruptedRunError(
+            f"interrupted; {len(tasks)} tasks are made, {checked} of them checked",
+            where=str(folder / TASKS),
+            fix=f"to go on where it stopped: {go_on}",
+        ) from error
+
+
 def _read(folder: Path) -> list[RepoTask]:
     """The tasks of the work folder; DataError if there are none."""
     if not (tasks := tidy_tasks(folder)):
@@ -27,21 +45,25 @@ def _read(folder: Path) -> list[RepoTask]:
 
 def check_tasks(job: Job, folder: Path) -> int:
     """Judge the original of each task that was not checked yet."""
-    waiting = sum(not task.residual_risk for task in _read(folder))
+    tasks = _read(folder)
+    waiting = sum(not task.residual_risk for task in tasks)
+    if waiting < len(tasks):
+        job.screen.line(f" {len(tasks) - waiting} of {len(tasks)} tasks were checked before")
     if job.dry_run:
         job.screen.line(f" {waiting} tasks to check")
         return job.finish({}, wrote=[folder / TASKS])
     TreeSandbox().check()
     began = last_shown = time.monotonic()
     refused: dict[str, str] = {}
-    for number, checked in enumerate(check_originals(folder), 1):
-        if checked.refused:
-            refused[checked.task.id] = checked.refused
-            job.screen.line(f" {checked.task.id} left: {checked.refused}", style="yellow")
-        if (now := time.monotonic()) - last_shown > EVERY_S:
-            left = (now - began) / number * (waiting - number)
-            job.screen.line(f" {number} of {waiting} checked, {left:.0f} s left", style="dim")
-            last_shown = now
+    with explain_stop(folder, go_on=job.command("tasks check")):
+        for number, checked in enumerate(check_originals(folder), 1):
+            if checked.refused:
+                refused[checked.task.id] = checked.refused
+                job.screen.line(f" {checked.task.id} left: {checked.refused}", style="yellow")
+            if (now := time.monotonic()) - last_shown > EVERY_S:
+                left = (now - began) / number * (waiting - number)
+                job.screen.line(f" {number} of {waiting} checked, {left:.0f} s left", style="dim")
+                last_shown = now
     tasks = tidy_tasks(folder)
     risks = Counter(map(_kind_of_risk, tasks))
     job.screen.table(risks.most_common(), head=("what the judge cannot exclude", "tasks"))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from composer_replication.core.files import append_text, make_folder
@@ -41,19 +42,14 @@ class TaskAttempt:
     cpu_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCounts:
-    """Attempts by kind and outcome; of `refused`, by reason."""
+    """What a folder holds of a repository, of all runs so far: its tasks by kind, the refused
+    attempts by reason, and what all attempts cost."""
 
-    made: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
-
-    def add(self, attempt: TaskAttempt) -> None:
-        """Count an attempt."""
-        if attempt.refused:
-            self.refused[attempt.refused.partition(":")[0]] += 1
-        else:
-            self.made[attempt.kind] += 1
+    made: Mapping[str, int]
+    refused: Mapping[str, int]
+    cpu_s: float
 
 
 def commit_attempt(repository: str, commit: str) -> str:
@@ -92,6 +88,18 @@ def base_folder(checkout: Checkout, *, folder: Path) -> Path:
         shutil.rmtree(scratch, ignore_errors=True)
         copy_checkout(checkout, scratch).rename(base)
     return base
+
+
+def count_tasks(folder: Path, repository: str) -> TaskCounts:
+    """Count a repository's tasks and refused attempts."""
+    attempts = [row for row in AttemptLog(folder).known.values() if row.repository == repository]
+    tasks = [task for task in tidy_tasks(folder) if task.repository == repository]
+    refused = [row.refused.partition(":")[0] for row in attempts if row.refused]
+    return TaskCounts(
+        made=dict(Counter(task.kind for task in tasks)),
+        refused=dict(Counter(refused)),
+        cpu_s=round(sum(row.cpu_s for row in attempts), 1),
+    )
 
 
 def tidy_tasks(folder: Path) -> list[RepoTask]:

@@ -55,24 +55,27 @@ class SourceCommit:
 def commits_with_tests(
     folder: Path, *, most: int, language: str = DEFAULT_LANGUAGE
 ) -> list[SourceCommit]:
-    """The newest commits that changed at most five files of the package, and its tests; [] if the
-    folder is no repository of git."""
+    """The newest commits of the main line that changed at most five files of the package, and its
+    tests; [] if the folder is no repository of git. A merge is one commit, named by the first line
+    below its subject, where GitHub puts the title; one without it says nothing and is left out."""
     if not (folder / ".git").exists():
         return []
     rules = language_named(language)
-    form = "--format=%x00%H%x01%s"
-    log = git(folder, "log", "--no-merges", "--first-parent", "-n500", "--name-status", form)
+    form = "--format=%x00%H%x01%P%x01%s%x01%b%x01"
+    log = git(folder, "log", "--first-parent", "-m", "-n500", "--name-status", form)
     commits: list[SourceCommit] = []
     for entry in log.decode("utf-8", errors="replace").split("\0")[1:]:
-        head, *rows = [line for line in entry.splitlines() if line]
-        identity, _, subject = head.partition("\x01")
+        identity, parents, subject, body, names = entry.split("\x01", 4)
+        if " " in parents:
+            subject = next((line for line in body.splitlines() if line.strip()), "")
+        rows = [line for line in names.splitlines() if line]
         changed = [row.split("\t") for row in rows]
         code = [(status, paths[-1]) for status, *paths in changed if rules.is_code(paths[-1])]
         tests = tuple(path for status, path in code if rules.is_test(path) and status in "AM")
         others = [(status, path) for status, path in code if not rules.is_test(path)]
         sources = tuple(path for _, path in others)
         modified = all(status == "M" for status, _ in others)
-        if tests and sources and modified and len(sources) <= MAX_SOURCES:
+        if subject and tests and sources and modified and len(sources) <= MAX_SOURCES:
             commits.append(SourceCommit(id=identity, subject=subject, sources=sources, tests=tests))
     return commits[:most]
 
