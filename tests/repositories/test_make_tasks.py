@@ -150,6 +150,29 @@ def test_a_repository_without_passing_tests_is_named(tmp_path: Path) -> None:
 
 
 @needs_walls
+@pytest.mark.parametrize(
+    ("path", "text", "reason"),
+    [
+        (
+            "shop/__init__.py",
+            "from ._version import version\n",
+            "tests/test_cart.py: ModuleNotFoundError: No module named 'shop._version'",
+        ),
+        ("tests/test_cart.py", "def test_a(:\n", "tests/test_cart.py: SyntaxError: invalid syntax"),
+        ("tests/conftest.py", "import nosuch\n", "pytest cannot load a conftest.py"),
+    ],
+)
+def test_what_keeps_the_tests_from_running_is_said(
+    tmp_path: Path, path: str, text: str, reason: str
+) -> None:
+    shop = make_shop(tmp_path / "shop")
+    (shop / path).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        make(shop, tmp_path / "out")
+    assert f"files cannot be collected; {reason}" in str(caught.value)
+
+
+@needs_walls
 def test_a_docstring_with_the_answer_makes_no_task(tmp_path: Path) -> None:
     cart = CART.replace("Add up prices.", "Do `for price in prices: ` amount = amount + price too")
     shop = make_shop(tmp_path / "shop", cart=cart)

@@ -109,9 +109,11 @@ def test_a_task_that_a_run_was_trained_on_is_refused(work: Path) -> None:
     assert refused.code == 1 and "placebo was trained on kiosk-" in words
 
 
-def test_more_tasks_than_are_held_out(work: Path) -> None:
-    refused = recompose("evaluate", "main", "--evaluate.tasks", "99", cwd=work)
+@pytest.mark.parametrize("flag", ["--evaluate.tasks", "--tasks"])
+def test_more_tasks_than_are_held_out(work: Path, flag: str) -> None:
+    refused = recompose("evaluate", "main", flag, "99", cwd=work)
     assert refused.code == 1 and "set evaluate.tasks = " in refused.err
+    assert "and 99 are asked for" in " ".join(refused.err.replace("│", " ").split())
 
 
 def tasks_of(work: Path) -> list[RepoTask]:

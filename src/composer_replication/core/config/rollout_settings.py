@@ -314,7 +314,7 @@ class EvaluateSettings(Settings):
     intervals."""
 
     tasks: int = Field(default=192, gt=0)
-    """Episodes per student, one per task."""
+    """Episodes per student, one per task. Short: --tasks 64."""
     split: Literal["heldout", "monitor", "words"] = "heldout"
     """"heldout" = other tasks and other tool sets; "words" = also file and value names that occur
     in no training task."""

@@ -53,9 +53,10 @@ def survey_tests(runner: TestRunner, checkout: Checkout) -> TestSurvey:
         )
     steady = set(runs[0].named("passed")).intersection(*(run.named("passed") for run in runs[1:]))
     if not steady:
+        first = f"; {runs[0].failure}" if runs[0].failure else ""
         raise DataError(
             f"none of its {runs[0].collected} tests passes {RUNS} times"
-            f" ({runs[0].errors} files cannot be collected)",
+            f" ({runs[0].errors} files cannot be collected{first})",
             where=str(checkout.folder),
             fix=language_of(checkout).advice,
         )

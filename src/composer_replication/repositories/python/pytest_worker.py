@@ -7,7 +7,7 @@ on the descriptor ANSWERS_FD, which no test inherits:
     {"files": {"shop/cart.py": "..."}, "tests": ["tests/test_cart.py::test_sum"],
      "paths": ["tests"], "limit_s": 40, "cover": false}
  -> {"outcomes": {"tests/test_cart.py::test_sum": "passed"}, "collected": 12, "errors": 0,
-     "durations": {...}, "lines": {}, "ended": true, "cpu_s": 0.2, "wall_s": 0.3}
+     "failure": "", "durations": {...}, "lines": {}, "ended": true, "cpu_s": 0.2, "wall_s": 0.3}
 
 `files` replace those of the tree for this run. With no `tests` all that are collected run. "lines"
 has, for each covered file and line, the numbers of the tests that ran it, by their order in
@@ -51,6 +51,7 @@ class OutcomeRecorder:
         self.durations: dict[str, float] = {}
         self.collected = 0
         self.errors = 0
+        self.failure = ""
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         self.collected = len(items)
@@ -59,6 +60,9 @@ class OutcomeRecorder:
 
     def pytest_collectreport(self, report: Any) -> None:
         self.errors += bool(report.failed)
+        if report.failed and not self.failure:
+            rows = [row.removeprefix("E ").strip() for row in str(report.longrepr).splitlines()]
+            self.failure = f"{report.nodeid}: {[row for row in rows if row][-1]}"
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if self.cover is not None:
@@ -88,7 +92,9 @@ def run_pytest(request: dict[str, Any]) -> dict[str, Any]:
         cover = coverage.Coverage(data_file=None, source=[TREE], config_file=False, messages=False)
         cover.start()
     recorder = OutcomeRecorder(request["tests"], cover)
-    pytest.main([*_QUIET, *_GO_ON, *request["paths"]], plugins=[recorder])
+    code = pytest.main([*_QUIET, *_GO_ON, *request["paths"]], plugins=[recorder])
+    if code == pytest.ExitCode.USAGE_ERROR and not recorder.failure:
+        recorder.failure = "pytest cannot load a conftest.py or its settings"
     lines: dict[str, dict[int, list[int]]] = {}
     if cover is not None:
         cover.stop()
@@ -104,6 +110,7 @@ def run_pytest(request: dict[str, Any]) -> dict[str, Any]:
         "durations": recorder.durations,
         "collected": recorder.collected,
         "errors": recorder.errors,
+        "failure": recorder.failure,
         "lines": lines,
         "ended": True,
     }

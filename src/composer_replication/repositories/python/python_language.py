@@ -41,7 +41,10 @@ class PythonLanguage:
     monitor: CodeMonitor | None = PythonMonitor()
     kept_out: Sequence[str] = python_files.KEPT_OUT
     run_tests = "python -m pytest"
-    advice = "run pytest there; --python names an interpreter that has what the tests need"
+    advice = (
+        "run pytest in a fresh clone; --python names an interpreter that has what the tests need,"
+        " and a module that a build writes has to be tracked: git add -f FILE"
+    )
     commands: Mapping[str, str] = {
         "python": "python",
         "python3": "python",

@@ -20,7 +20,8 @@ class TestRun:
     """How each test ended ("passed", "failed", "skipped", "xfailed"), and what the run cost.
 
     `ended` is False for a run that died or passed its limit; `errors` counts files that could not
-    be collected. `lines` maps a file and a line to the tests that ran it, for a run with `cover`.
+    be collected, `failure` says why the first of them could not. `lines` maps a file and a line to
+    the tests that ran it, for a run with `cover`.
     """
 
     __test__ = False  # no test class, whatever pytest thinks of its name
@@ -32,6 +33,7 @@ class TestRun:
     ended: bool
     cpu_s: float
     wall_s: float
+    failure: str = ""
     lines: Mapping[str, Mapping[int, Sequence[str]]] = field(default_factory=dict)
 
     def named(self, outcome: str) -> list[str]:
