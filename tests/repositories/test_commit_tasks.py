@@ -169,6 +169,18 @@ def test_a_commit_whose_tests_pass_with_a_stub_makes_no_task(tmp_path: Path) -> 
 
 
 @needs_walls
+def test_a_case_that_is_not_there_before_a_commit_must_pass(tmp_path: Path) -> None:
+    """A test that is made for each item of a new collection has no id before."""
+    tests = TESTS.replace("import Cart", "import CODES, Cart") + (
+        "\n\n@pytest.mark.parametrize('code', CODES)\n"
+        "def test_code(code):\n    assert CODES[code] == total([1])\n"
+    )
+    made = make_commit(tmp_path, cart=f'{CART}\nCODES = {{"a": 1, "b": 1}}\n', tests=tests)
+    assert made.attempt.refused == ""
+    assert made.task.must_pass == [f"tests/test_cart.py::test_code[{c}]" for c in ("a", "b")]
+
+
+@needs_walls
 def test_most_of_a_file_may_fail_before_a_commit(tmp_path: Path) -> None:
     renamed = CART.replace("def total(prices", "def amount(prices")
     renamed = renamed.replace("= total(self.prices", "= amount(self.prices")
@@ -214,6 +226,8 @@ BEFORE = 'from a import b\n__all__ = ["f"]\ndef f(): return 1\n'
         ("class E(b.C, New[int], metaclass=M): ...\n", "class E(b.C):\n    pass"),
         ("class A: x = 1\nclass B(A): y = 1\n", "class A:\n    pass\nclass B(A):\n    pass"),
         ("X: int = 3\n", "X = None"),
+        ("X: list[int] = [3]\nY = {1: 2}\n", "X = []\nY = {}"),
+        ("X = {1}\nY = frozenset([1])\nZ = 1, 2\n", "X = set()\nY = frozenset()\nZ = ()"),
         ("if f:\n    X, (Y, *Z) = g()\n", "X = None\nY = None\nZ = None"),
         (
             "try:\n    import c.d\nexcept ImportError:\n    c = 1\n",

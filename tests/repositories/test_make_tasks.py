@@ -28,6 +28,7 @@ from composer_replication.repositories.python.pytest_runner import PytestRunner
 from composer_replication.repositories.python.python_environment import dependencies
 from composer_replication.repositories.python.python_language import PYTHON
 from composer_replication.repositories.repo_task import RepoTask, read_tasks
+from composer_replication.repositories.sandbox.test_runner import TestRun
 from tests.repositories.shop import CART, TESTS, git, make_shop, needs_walls, this_environment
 
 SETTINGS = TaskSettings(functions=4, classes=1, bugs=4)
@@ -215,6 +216,45 @@ def test_a_commit_becomes_a_task(tmp_path: Path) -> None:
     assert task.removed == {"shop/cart.py": ["    return amount + tax\n"]}
     assert task.statement.startswith("Totals know taxes.\nThese tests fail now")
     assert "return amount\n" in task.changed_files(next((out / "base").iterdir()))["shop/cart.py"]
+
+
+class LateRunner:
+    """A runner whose runs of these numbers do not end."""
+
+    def __init__(self, *late: int) -> None:
+        self.cpu_s, self.late, self.limits = 0.0, late, list[float]()
+
+    def __enter__(self) -> LateRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, *, limit_s: float = 60.0, **_: object) -> TestRun:
+        """Passes one test, or is too late."""
+        self.limits.append(limit_s)
+        return TestRun(
+            outcomes={"a.py::t": "passed"},
+            durations={},
+            collected=1,
+            errors=0,
+            ended=len(self.limits) - 1 not in self.late,
+            cpu_s=0.0,
+            wall_s=0.0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("late", "words"), [((0,), "in 1 of 3 runs, only the one that counts"), ((0, 1), "in 2 of 3")]
+)
+def test_a_suite_that_takes_too_long_is_named(
+    tmp_path: Path, late: tuple[int, ...], words: str
+) -> None:
+    checkout = read_checkout(make_shop(tmp_path / "shop"))
+    assert survey_tests(LateRunner(), checkout).steady == ("a.py::t",)
+    runner = LateRunner(*late)
+    with pytest.raises(DataError, match=words):
+        survey_tests(runner, checkout)
+    assert runner.limits == [900.0, 300.0, 300.0]  # counting lines makes tests slower
 
 
 @needs_walls

@@ -71,8 +71,8 @@ def _bindings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _stub(name: str, node: ast.stmt, *, bases: set[str]) -> str:
-    """The least that binds a name: a body that raises, an empty class, None. A class keeps its
-    bases, and an import stays, because neither says how anything is done."""
+    """The least that binds a name: a body that raises, an empty class or collection, None. A class
+    keeps its bases, and an import stays, because neither says how anything is done."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return f"def {name}(*_, **__):\n    raise NotImplementedError"
@@ -81,8 +81,27 @@ def _stub(name: str, node: ast.stmt, *, bases: set[str]) -> str:
             return f"class {name}({', '.join(kept)}):\n    pass".replace("()", "")
         case ast.Import() | ast.ImportFrom():
             return f"try:\n    {ast.unparse(node)}\nexcept ImportError:\n    {name} = None"
+        case ast.Assign(targets=[ast.Name()]) | ast.AnnAssign():
+            return f"{name} = {_empty(node.value)}"
         case _:
             return f"{name} = None"
+
+
+def _empty(value: ast.expr | None) -> str:
+    """An empty collection in place of one, so that test files can be parametrised over it."""
+    match value:
+        case ast.List() | ast.ListComp():
+            return "[]"
+        case ast.Tuple():
+            return "()"
+        case ast.Dict() | ast.DictComp():
+            return "{}"
+        case ast.Set() | ast.SetComp():
+            return "set()"
+        case ast.Call(func=ast.Name(id="dict" | "frozenset" | "list" | "set" | "tuple" as kind)):
+            return f"{kind}()"
+        case _:
+            return "None"
 
 
 def _root(base: ast.expr) -> str:
