@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.cli import repo_tasks, repo_tasks_check
+from composer_replication.cli import repo_tasks_check, repo_tasks_make
 from composer_replication.repositories.making.make_repo_tasks import PACKAGES
 from tests.cli.workspace import recompose
 from tests.repositories.shop import make_shop, needs_walls
@@ -105,8 +105,8 @@ def test_what_was_interrupted_says_how_to_go_on_and_goes_on(tmp_path: Path) -> N
     make_shop(tmp_path / "shop")
     without_packages(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        until = interrupted_after(1, repo_tasks.make_repo_tasks)
-        patch.setattr(repo_tasks, "make_repo_tasks", until)
+        until = interrupted_after(1, repo_tasks_make.make_repo_tasks)
+        patch.setattr(repo_tasks_make, "make_repo_tasks", until)
         stopped = recompose("tasks", "make", "shop", *FEW, cwd=tmp_path)
     assert stopped.code == 130
     assert "interrupted; 1 tasks are made, 0 of them checked" in stopped.err
