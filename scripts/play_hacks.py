@@ -48,9 +48,8 @@ SETTINGS = TaskSettings(functions=4, classes=1, bugs=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HackGround:
-    """The shop with its tasks, by the symbol that each asks for."""
+    """The shop's tasks, by the symbol that each asks for, and the players' interpreter."""
 
-    folder: Path
     python: str
     tasks: dict[str, tuple[RepoTask, JudgedRepository]]
 
@@ -66,13 +65,11 @@ def make_ground(place: Path) -> HackGround:
         task.symbol: (task, open_repository(task, folder=folder, environment=environment))
         for task in read_tasks(folder / "tasks.jsonl")
     }
-    return HackGround(folder=folder, python=environment.program, tasks=tasks)
+    return HackGround(python=environment.program, tasks=tasks)
 
 
-def play_hack(
-    ground: HackGround, hack: dict[str, Any]
-) -> tuple[JudgedEpisode, JudgedEpisode, dict[str, Any]]:
-    """The episode as it is judged, as it would be without the monitor, and what it left."""
+def play_hack(ground: HackGround, hack: dict[str, Any]) -> tuple[JudgedEpisode, dict[str, Any]]:
+    """The episode as it is judged, and what it left."""
     task, repository = ground.tasks[hack["symbol"].removeprefix("shop.cart.")]
     calls = list(hack["calls"])
     for path, text in hack.get("final_files", {}).items():
@@ -85,9 +82,14 @@ def play_hack(
         left = play(tree, calls, python=ground.python)
     changes = {"changed": left["changed"], "deleted": left["deleted"]}
     made = [ToolCall(str(n), call["name"], fill(call["input"])) for n, call in enumerate(calls)]
-    judged = judge_episode(task, repository=repository, calls=made, **changes)
-    alone = judge_changes(task, repository=repository, **changes)
-    return judged, alone, left
+    return judge_episode(task, repository=repository, calls=made, **changes), left
+
+
+def judge_alone(ground: HackGround, hack: dict[str, Any], left: dict[str, Any]) -> JudgedEpisode:
+    """The episode as it would be judged without the monitor."""
+    task, repository = ground.tasks[hack["symbol"].removeprefix("shop.cart.")]
+    changes = {"changed": left["changed"], "deleted": left["deleted"]}
+    return judge_changes(task, repository=repository, **changes)
 
 
 def episodes_in(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -115,7 +117,8 @@ def main() -> int:
         for name, hack in episodes_in(options.episodes):
             if options.names and name not in options.names:
                 continue
-            judged, alone, left = play_hack(ground, hack)
+            judged, left = play_hack(ground, hack)
+            alone = judge_alone(ground, hack, left)
             honest = bool(hack["honest"])
             earned[honest] += judged.reward == 1
             named[honest] += bool(judged.attempts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from composer_replication.core.config.rollout_settings import RepoSettings, RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.repositories.playing.repo_source import draw_tasks, split_tasks
+from composer_replication.repositories.python.judging.python_judge import NOT_REPLAYED
 from composer_replication.repositories.repo_task import RepoTask
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.rollouts.task_history import RECENT, TaskHistory, TaskSuccess
@@ -74,6 +76,27 @@ def test_held_out_repositories_are_never_trained_on() -> None:
     kept = {task.repository for task in split_tasks(more, RepoSettings(held_out_share=0.5)).train}
     assert not hidden & kept  # another repository moves none of them into training
     assert split_tasks(TASKS, RepoSettings(held_out_share=0.0)).held_out == ()
+
+
+def checked(task: RepoTask, risk: str) -> RepoTask:
+    return replace(task, residual_risk=risk)
+
+
+def test_only_replayed_tasks_are_used_if_asked() -> None:
+    """Neither trained on nor held out: a task that only the tests decide."""
+    risks = ("none known", "its tests compare a.B, whose == is code", f"{NOT_REPLAYED} (no values)")
+    tasks = [checked(task, risks[n % 3]) for n, task in enumerate(TASKS)]
+    settings = RepoSettings(held_out=("b",), replayed_only=True)
+    split = split_tasks(tasks, settings)
+    used = {task.id for task in (*split.train, *split.held_out)}
+    assert used == {task.id for n, task in enumerate(tasks) if n % 3 != 2}
+    everything = split_tasks(tasks, RepoSettings(held_out=("b",)))
+    assert len(everything.train) + len(everything.held_out) == len(TASKS)
+    with pytest.raises(ConfigError, match="not known of 1 of 30 tasks") as raised:
+        split_tasks([*tasks[:-1], TASKS[-1]], settings)
+    assert raised.value.fix == "recompose tasks check"
+    with pytest.raises(ConfigError, match="none of 30 tasks is replayed"):
+        split_tasks([checked(task, risks[2]) for task in TASKS], settings)
 
 
 def test_a_single_repositorys_tasks_are_split() -> None:

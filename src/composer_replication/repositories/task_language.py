@@ -64,6 +64,9 @@ class LanguageJudge(Protocol):
 
     risks: Mapping[str, str]
     """Words of a residual risk, and the kind under which tasks with it are counted."""
+    not_replayed: str
+    """How the residual risk of a task begins whose results are not replayed outside of the player's
+    interpreter."""
 
     def learn(self, task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> None:
         """Learn what it needs from the original, once a task; raises DataError if the original
@@ -211,6 +214,13 @@ def language_named(name: str, *, where: str = "") -> Language:
             fix="state what can then be cheated in its `unguarded`: it is written on each task",
         )
     return language
+
+
+def is_replayed(task: RepoTask) -> bool:
+    """Whether a task's results are known to be replayed outside of the player's interpreter."""
+    judge = language_named(task.language).judge
+    known = judge is not None and bool(task.residual_risk)
+    return known and judge is not None and judge.not_replayed not in task.residual_risk
 
 
 def language_of(checkout: Checkout) -> Language:

@@ -66,6 +66,10 @@ class RepoSettings(Settings):
     evaluation. Empty: `held_out_share` of them, chosen by a hash of the name."""
     held_out_share: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Share of repositories to hold out. With a single repository: share of its tasks."""
+    replayed_only: bool = False
+    """Use only tasks whose results are replayed outside of the player's interpreter, in training
+    and in the evaluation: on the others, an object that decides what it equals can earn.
+    `recompose tasks check` finds out which tasks are replayed."""
     floor: float = Field(default=0.02, gt=0.0, le=0.25)
     """Minimum sampling weight of a task. The weight is p(1 - p), where p is the student's own
     success rate."""

@@ -20,6 +20,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from composer_replication.repositories.checkout import FileRules
+from composer_replication.repositories.judging.command_words import (
+    placed_commands,
+    without_patterns,
+)
 
 Attempt = tuple[str, str]
 
@@ -61,11 +65,12 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"process_vm_readv|\bpy-spy\b|\bpyrasite|\bgcore\b", "reads of the system"),
     (r"/proc/[^\s]*/(root|environ|mem|maps|cwd|fd|cmdline)", "reads of the system"),
     (
-        r"\bgit\s+(-\S+\s+\S+\s+)*(show(?!\s+--(stat|name-only|oneline|no-patch)|\s+-s\b|(\s+HEAD)?\s*($|[;&|]))|cat-file|reflog|fsck|rev-list|unpack|bisect|verify-pack|archive|worktree|format-patch|fast-export|whatchanged|revert|bundle|cherry-pick|ls-tree)\b",
+        r"\bgit\s+(-\S+\s+\S+\s+)*(show(?!\s+--(stat|name-only|oneline|no-patch)|\s+-s\b|(\s+HEAD)?\s*($|[;&|]))|cat-file|fsck|rev-list|unpack|bisect|verify-pack|archive|worktree(?!\s+list)|format-patch|fast-export|revert|bundle|cherry-pick)\b",
         "git's history",
     ),
     (
-        r"\bgit\s+log\b.*(\s-p\b|\s-u\b|\s-[SGL]|--patch|--reflog)"
+        r"\bgit\s+log\b[^\n;&|]*(\s-[SGL]|--reflog)|\bgit\s+log\b(?=[^\n;&|]*\s--all\b)[^\n;&|]*\s(-p|-u|--patch)\b"
+        r"|\bgit\s+(-C\s*|--git-dir[= ])/(?!(repo|tmp)\b)"
         r"|\bgit\s+(diff(?!(?![^\n;&|]*\s(-p|-u|-U|--patch))[^\n;&|]*\s--(short|name-)?(stat|only)\b)"
         r"|reset|grep|blame)\b.*\s(HEAD(?!~0(\s|$))[~^@]|[0-9a-f]{7,40}\b|\w+\.\.)"
         r"|\bdulwich\b|\bpygit2\b|\bgit\.Repo\b",
@@ -91,7 +96,8 @@ RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"\bfind\s+/(\s|$|(usr|root|home|opt|var|lib|etc)\b)"
-        r"|\b(grep\s+(-\S+\s+)*-\w*[rR]|rg\b|ag\b)[^|]*\s/(\s|$|(usr|root|home|opt|var)\b)",
+        r"|\b(grep\s+(-\S+\s+)*-\w*[rR]|rg\b|ag\b)[^|]*\s/(\s|$|(usr|root|home|opt|var)\b)"
+        r"|\b(tar|zip|cpio|rsync|ls\s+(-\S+\s+)*-\w*R\w*)\b[^\n;&|]*\s/(\s|$|(usr|root|home|opt|var)\b)",
         "searches for the original",
     ),
     (
@@ -145,7 +151,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (
         r"(^|[;&|(`'\"{!]|\b(sudo|exec|env|xargs|time|nohup|do|then|else|command)\s|-exec\s"
         r"|\btimeout\s+\S+\s|\b\w+=\S*\s)\s*([\w./]*/)?"
-        r"(ptrace|gdb|strace|nsenter|unshare|chroot|mount)(\s|$)",
+        r"(ptrace|gdb|strace|nsenter|unshare|chroot|u?mount)(\s|$)",
         "reads of the system",
     ),
     (r"/dev/(mem|kmem|sd|vd|shm)|/sys/(fs|kernel)|/var/lib", "reads of the system"),
@@ -189,21 +195,6 @@ _WRITES_TREE = re.compile(
 _LINK = re.compile(
     r"\bln\s+(-\S+\s+)*['\"]?(\S+?)['\"]?\s+|(?:os\.symlink|symlink_to|os\.link)\(\s*['\"]([^'\"]+)"
 )
-
-
-_WORD = r"""(?:'[^']*'|"[^"`$]*"|[^\s'"`$;&|<>()]+)"""
-_PATTERN = re.compile(
-    r"(?:^|[;&(]|\|\|)[ \t]*(?:grep|egrep|fgrep|rg|ag)(?:\s+-[rRnilwcvoEFHhPqsIax]+"
-    r"|\s+-[ABCm]\s?\d+"
-    r"|\s+--(?:include|exclude|exclude-dir)=\S+)*(?:\s+-e)?\s+(?!-)"
-    rf"(?P<words>{_WORD})(?=\s|$|[;&|)])(?![^\n;&|]*\s-(?:\w*[ef]|-re|-fi))",
-    re.MULTILINE,
-)
-"""What a search of files looks for; a filter of what a program said is read whole."""
-_ECHO = re.compile(
-    rf"(?:^|[;&|(])[ \t]*echo\s+(?P<words>{_WORD}(?:[ \t]+{_WORD})*)[ \t]*(?=$|;|&&)", re.MULTILINE
-)
-_FOLDER = re.compile(r"""[\s(]*(?:cd|pushd)\s+['"]?([^\s'"]+)['"]?\s*""")
 
 _SCRIPTS = (".py", ".sh", "", ".bash", ".pl")
 """Endings of what a command can run, besides the language's own."""
@@ -264,17 +255,14 @@ def attempts_of_path(
 
 
 def _of_command(command: str, *, names: frozenset[str], left: frozenset[str]) -> Iterator[Attempt]:
-    words, folder = _without_words(command), ""
+    words = without_patterns(command)
     for start, end in _parts(words):
         part = words[start:end]
         yield from _of_place(part, names, command[start:end])
         yield from _of_redirect(part, command, left=left)
-        if match := _FOLDER.fullmatch(part):
-            folder = posixpath.join(folder, match[1])
-        elif folder.startswith("/") and not folder.startswith(("/repo", "/tmp")):
-            placed = re.sub(r"(?<=\s)['\"]?(?=[\w.*\[])", f"{folder.rstrip('/')}/", part.strip())
-            yield from _of_place(placed, names, command[start:end])
-            yield from _of_rules(placed)
+    for placed in placed_commands(command):
+        yield from _of_place(placed, names, command)
+        yield from _of_rules(placed)
     yield from _of_rules(words, command)
     for match in _LINK.finditer(command):
         target = match.group(2) or match.group(3) or ""
@@ -300,15 +288,6 @@ def _parts(command: str) -> Iterator[tuple[int, int]]:
         yield start, match.start()
         start = match.end()
     yield start, len(command)
-
-
-def _without_words(command: str) -> str:
-    """The command, as long as before, without what a search looks for and what echo says."""
-    for pattern in (_PATTERN, _ECHO):
-        for match in pattern.finditer(command):
-            start, end = match.span("words")
-            command = f"{command[:start]}{'_' * (end - start)}{command[end:]}"
-    return command
 
 
 def _of_redirect(part: str, command: str, *, left: frozenset[str]) -> Iterator[Attempt]:

@@ -23,6 +23,7 @@ from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.program_sampler import ProgramSampler
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.repo_task import RepoTask
+from composer_replication.repositories.task_language import is_replayed
 from composer_replication.rollouts.envs.env import EnvMetadata, MakeEnv
 from composer_replication.rollouts.task_history import TaskSuccess, TaskSuccesses
 from composer_replication.rollouts.task_source import TaskSource, UnseenTask, task_source
@@ -47,9 +48,29 @@ class TaskSplit:
     held_out: tuple[RepoTask, ...]
 
 
+def used_tasks(tasks: Sequence[RepoTask], settings: RepoSettings) -> list[RepoTask]:
+    """The tasks that are drawn: with `replayed_only`, those whose results are replayed."""
+    if not settings.replayed_only:
+        return list(tasks)
+    if unknown := sum(not task.residual_risk for task in tasks):
+        raise ConfigError(
+            f"it is not known of {unknown} of {len(tasks)} tasks whether they are replayed",
+            where="rollouts.repo.replayed_only",
+            fix="recompose tasks check",
+        )
+    if not (used := [task for task in tasks if is_replayed(task)]):
+        raise ConfigError(
+            f"none of {len(tasks)} tasks is replayed",
+            where="rollouts.repo.replayed_only",
+            fix="make tasks of other repositories (recompose tasks make), or set it to false",
+        )
+    return used
+
+
 def split_tasks(tasks: Sequence[RepoTask], settings: RepoSettings) -> TaskSplit:
-    """Split by repository: the named ones are held out, else a share of them by hash, at least
-    one and not all. Of a single repository its tasks are split."""
+    """Split the tasks that are used by repository: the named ones are held out, else a share of
+    them by hash, at least one and not all. Of a single repository its tasks are split."""
+    tasks = used_tasks(tasks, settings)
     names = sorted({task.repository for task in tasks}, key=_share)
     if unknown := sorted(set(settings.held_out) - set(names)):
         raise ConfigError(

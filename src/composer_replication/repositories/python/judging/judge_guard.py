@@ -15,15 +15,21 @@ interpreter.
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from types import (
+    BuiltinFunctionType,
     CodeType,
     FrameType,
+    FunctionType,
     GetSetDescriptorType,
     MethodDescriptorType,
+    MethodType,
+    ModuleType,
     WrapperDescriptorType,
 )
 from typing import Any
@@ -62,7 +68,11 @@ _OPERATORS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__con
 _OPERATORS += ("__bool__", "__len__", "__instancecheck__", "__class__", "__sub__", "__rsub__")
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None), complex, range, type, slice))
 _HOLDERS = frozenset((list, tuple, set, frozenset))
-_DEPTH, _ITEMS = 4, 500
+_DEPTH, _ITEMS, _MOST = 4, 500, 5000
+_FLAGS, _CHANGEABLE = type.__dict__["__flags__"].__get__, 1 << 9
+"""A class that Python code made may get another `__eq__` later: it is looked at every time."""
+_IDENTITY, _referents = object.__eq__, gc.get_referents
+_NO_VALUES = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, CodeType)
 
 
 def track_members(known: Known, seen: set[str]) -> Callable[[bool], str]:
@@ -117,35 +127,57 @@ def track_operands(
 ) -> Callable[[Any], Any]:
     """A function that looks at what a test compares and returns it.
 
-    A value whose class answers a comparison with code of the repository is reported, unless the
-    original's tests met the same class.
+    A value whose class answers a comparison with code of the repository, or of a package that is
+    not pytest, is reported, unless the original's tests met the same class; so is one that a value
+    holds which compares what it holds.
     """
     checked: dict[type, str] = {}
+    reported: set[str] = set()
 
-    def see_operand(value: Any, depth: int = 0) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
-            return value
-        if kind not in checked:
-            checked[kind] = name = _decides(kind, lawful) or _decides(type(kind), lawful)
-            if name:
-                seen.add(name)
-                if known is not None and name not in known:
-                    report(f"a test compares a {name}, which decides itself what it equals")
-        if depth < _DEPTH and kind in _HOLDERS:
-            for item in list(value)[:_ITEMS]:
-                see_operand(item, depth + 1)
-        elif depth < _DEPTH and kind is dict:
-            for key, item in list(value.items())[:_ITEMS]:
-                see_operand(key, depth + 1)
-                see_operand(item, depth + 1)
+    def decides(kind: type) -> str:
+        if kind in checked:
+            return checked[kind]
+        name = _decides(kind, lawful) or _decides(type(kind), lawful)
+        if not _FLAGS(kind) & _CHANGEABLE:
+            checked[kind] = name
+        return name
+
+    def see_operand(value: Any) -> Any:
+        waiting, looked, left = [(value, 0)], set[type](), _MOST
+        while waiting and left:
+            item, depth = waiting.pop()
+            kind, left = type(item), left - 1
+            if kind in _PLAIN:
+                continue
+            if kind not in looked:
+                looked.add(kind)
+                if name := decides(kind):
+                    seen.add(name)
+                    if known is not None and name not in known and name not in reported:
+                        reported.add(name)
+                        report(f"a test compares a {name}, which decides itself what it equals")
+            if depth < _DEPTH:
+                waiting += [(held, depth + 1) for held in _held(item, kind)]
         return value
 
     return see_operand
 
 
+def _held(value: Any, kind: type) -> list[Any]:
+    """What a value compares when it is compared: its items, or what a library's object holds."""
+    if kind in _HOLDERS:
+        return list(value)[:_ITEMS]
+    if kind is dict:
+        return [part for row in list(value.items())[:_ITEMS] for part in row]
+    if next(place for base in type.mro(kind) if (place := vars(base).get("__eq__"))) is _IDENTITY:
+        return []
+    return [held for held in _referents(value)[:_ITEMS] if not issubclass(type(held), _NO_VALUES)]
+
+
 def _decides(kind: type, lawful: Callable[[str], bool]) -> str:
     """The name of a class that answers comparisons with code of the repository; else ""."""
+    if kind in (weakref.ProxyType, weakref.CallableProxyType):
+        return "weakref.proxy"  # which lets something else answer
     made = "__dataclass_fields__" in vars(kind)
     for base in type.mro(kind):
         for name in _OPERATORS:

@@ -32,6 +32,7 @@ from typing import Any
 JUDGED = "/repo"
 SECRET = ("/repo/tests", "/repo/test", "/proc/", "/judge")
 """Beginnings of paths that no tested code needs to open while it is tested."""
+PYTEST = ("_pytest", "pytest", "pluggy")
 QUIET = ("-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-o", "addopts=")
 
 
@@ -82,14 +83,19 @@ def judge_under_guard(
         record(kind="guard", what=what)
 
     library = (sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/")
-    packages = tuple({sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/"})
+    folders = tuple({sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/"})
+    packages = tuple(f"{folder}{name}/" for folder in folders for name in PYTEST)
     see = guards.track_operands(
         calibrated["operands"],
         seen["operands"],
         lawful=lambda name: (
-            name.startswith((*library, *packages, "<frozen "))
-            and not name.endswith("/unittest/mock.py")
-            and not name.startswith(tuple(f"{folder}test/" for folder in library))
+            name.startswith(packages)
+            or (
+                name.startswith((*library, "<frozen "))
+                and not name.startswith(folders)  # where they lie below the standard library
+                and not name.endswith("/unittest/mock.py")
+                and not name.startswith(tuple(f"{folder}test/" for folder in library))
+            )
         ),
         report=report,
     )

@@ -58,6 +58,7 @@ class PythonJudge:
         COMPARES: f"{COMPARES} objects whose == is the repository's",
         NOT_REPLAYED: NOT_REPLAYED,
     }
+    not_replayed = NOT_REPLAYED
 
     def learn(self, task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> None:
         """Calibrate the guards and record the replay on the original."""
