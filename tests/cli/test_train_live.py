@@ -89,6 +89,46 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
         assert line == message
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hint": {"weight": 0}}, "train nothing: train.policy.weight and train.hint.weight are 0"),
+        ({"hint": {"weight": 1}}, "rewards of the rollouts train nothing, only the mistakes"),
+        ({"hint": {"weight": 0}, "policy": {"weight": 1}}, ""),
+    ],
+)
+def test_rollouts_that_train_nothing_are_said_in_a_line(
+    settings: dict[str, Any], words: str, work: Path
+) -> None:
+    flags = [
+        word
+        for channel in ("policy", "hint")
+        for word in (f"--train.{channel}.weight", str(settings.get(channel, {}).get("weight", 0)))
+    ]
+    dry = recompose("train", "--dry-run", *flags, cwd=work)
+    assert dry.code == 0, dry.err
+    said = " ".join(dry.out.split())
+    assert (
+        (words in said and "set train.policy.weight" in said) if words else "train no" not in said
+    )
+
+
+def test_mistakes_that_no_step_takes_train_nothing(work: Path) -> None:
+    flags = ("--train.policy.weight", "0", "--rollouts.hint_sites", "0")
+    said = " ".join(recompose("train", "--dry-run", *flags, cwd=work).out.split())
+    assert "train nothing: train.policy.weight and rollouts.hint_sites are 0" in said
+
+
+def test_a_weight_without_rollouts_names_the_setting(work: Path) -> None:
+    refused = recompose("train", "--dry-run", "--rollouts.env", "", cwd=work)
+    assert refused.code == 1 and "no examples" in refused.err
+    live = recompose("train", "--dry-run", "--train.lm_ce.weight", "1", cwd=work)
+    said = " ".join(live.err.replace("│", "").split())
+    assert (
+        live.code == 1 and "import logs (recompose ingest), or set train.lm_ce.weight = 0" in said
+    )
+
+
 def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
     assert recompose("train", "--name", "first one", "--train.steps", "1", cwd=work).code == 0
     argv = shlex.split(
