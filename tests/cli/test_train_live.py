@@ -90,33 +90,32 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("policy", "hint", "sites", "words"),
     [
-        ({"hint": {"weight": 0}}, "train nothing: train.policy.weight and train.hint.weight are 0"),
-        ({"hint": {"weight": 1}}, "rewards of the rollouts train nothing, only the mistakes"),
-        ({"hint": {"weight": 0}, "policy": {"weight": 1}}, ""),
+        (0, 0, 32, "train nothing: train.policy.weight and train.hint.weight are 0; set"),
+        (0, 1, 0, "train nothing: train.policy.weight and rollouts.hint_sites are 0; set"),
+        (0, 1, 32, "the rewards of the rollouts train nothing, only the mistakes in them do:"),
+        (1, 0, 32, ""),
     ],
 )
 def test_rollouts_that_train_nothing_are_said_in_a_line(
-    settings: dict[str, Any], words: str, work: Path
+    policy: float, hint: float, sites: int, words: str
 ) -> None:
-    flags = [
-        word
-        for channel in ("policy", "hint")
-        for word in (f"--train.{channel}.weight", str(settings.get(channel, {}).get("weight", 0)))
-    ]
-    dry = recompose("train", "--dry-run", *flags, cwd=work)
-    assert dry.code == 0, dry.err
-    said = " ".join(dry.out.split())
-    assert (
-        (words in said and "set train.policy.weight" in said) if words else "train no" not in said
+    config = Config.model_validate(
+        {
+            "rollouts": {"env": "workshop", "hint_sites": sites},
+            "train": {"policy": {"weight": policy}, "hint": {"weight": hint}},
+        }
     )
-
-
-def test_mistakes_that_no_step_takes_train_nothing(work: Path) -> None:
-    flags = ("--train.policy.weight", "0", "--rollouts.hint_sites", "0")
-    said = " ".join(recompose("train", "--dry-run", *flags, cwd=work).out.split())
-    assert "train nothing: train.policy.weight and rollouts.hint_sites are 0" in said
+    example = SimpleNamespace(actions=(), lm_spans=((0, 4),), hints=(), anchored=())
+    screen = Screen(console=Console(file=io.StringIO(), width=300))
+    job: Any = SimpleNamespace(config=config, screen=screen)
+    data: Any = SimpleNamespace(examples=(example,), pairs=())
+    show_plan(job, data)
+    output = cast("io.StringIO", screen.console.file).getvalue()
+    notes = [line for line in output.splitlines() if "train nothing" in line]
+    assert len(notes) == bool(words)
+    assert all(words in note for note in notes)
 
 
 def test_a_weight_without_rollouts_names_the_setting(work: Path) -> None:

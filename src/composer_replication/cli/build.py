@@ -24,7 +24,6 @@ from composer_replication.cli.hint_gate import kept_kinds, print_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import (
     FOLDER,
-    check_sampled,
     make_tokenizer,
     student_renderer,
 )
@@ -72,7 +71,6 @@ def build_command(*, common: Common = Common()) -> int:
     split = split_counts(job, held_out)
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = student_renderer(tokenizer, job.config)
-    check_sampled(renderer, read_sessions(job.sessions))
     if job.dry_run:
         counts: Counter[str] = Counter()
         deque(count_items(_items(job, renderer, kinds, held_out), into=counts), maxlen=0)

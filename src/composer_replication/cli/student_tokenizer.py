@@ -14,7 +14,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.files import save_folder
-from composer_replication.core.trace import Session, Text, ToolCall, Turn
+from composer_replication.core.trace import Session, ToolCall
 from composer_replication.tokens.hf import load_tokenizer, student_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import is_held_out, resolve_split_unit
@@ -89,26 +89,6 @@ def sampling_tokenizer(job: Job) -> Any:
         where=str(job.work / FOLDER),
         fix="name the model that did: --student.model FOLDER",
     )
-
-
-def check_sampled(renderer: Renderer, sessions: Iterable[Session]) -> None:
-    """Raise DataError for a session whose sampled ids spell none of its messages: it was sampled
-    with another tokenizer."""
-    for session in sessions:
-        sampled = [turn for turn in session.turns if turn.sampled is not None]
-        if sampled and not any(_spells(renderer, turn) for turn in sampled):
-            raise DataError(
-                "its ids were sampled with another tokenizer than that of student.model",
-                where=session.id,
-                fix="name the model that sampled it: --student.model FOLDER",
-            )
-
-
-def _spells(renderer: Renderer, turn: Turn) -> bool:
-    """Whether the sampled ids of a message hold its texts and the names of its calls."""
-    text = renderer.codec.decode(list(turn.sampled.ids)) if turn.sampled is not None else ""
-    parts = [block.text.strip() for block in turn.blocks if isinstance(block, Text)]
-    return all(part in text for part in (*parts, *(call.name for call in turn.calls)))
 
 
 def _texts(sessions: Iterable[Session]) -> Iterator[str]:
