@@ -21,7 +21,7 @@ _TOKEN_LOGPROBS = "message.output_text.logprobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class FieldRefusal:
     """A field that is refused unless its value is `accepted` (in words); `why` tells the client.
 
     `is_fine` sees the field's value and the whole request.
@@ -61,30 +61,30 @@ def _no_logprobs(value: Any, body: Mapping[str, Any]) -> bool:
     return not isinstance(value, list) or _TOKEN_LOGPROBS not in value
 
 
-_CHOICE = Refusal(
+_CHOICE = FieldRefusal(
     accepted='"auto", "none" without tools',
     why='the student chooses its calls itself: send "auto", or leave tools out',
     is_fine=_free_choice,
 )
-_FORMAT = Refusal(
+_FORMAT = FieldRefusal(
     accepted="text",
     why="the student's words are not constrained: ask for the format in a message",
     is_fine=_free_text,
 )
-_STOP = Refusal(
+_STOP = FieldRefusal(
     accepted="empty",
     why="a message ends with the student's own end token: cut the text yourself",
     is_fine=_empty,
 )
-_ALTERNATIVES = Refusal(
+_ALTERNATIVES = FieldRefusal(
     accepted="0",
     why="the log-probs of tokens that were not sampled are not kept",
     is_fine=_empty,
 )
 
 
-def _absent(why: str) -> Refusal:
-    return Refusal(accepted="", why=why, is_fine=_empty)
+def _absent(why: str) -> FieldRefusal:
+    return FieldRefusal(accepted="", why=why, is_fine=_empty)
 
 
 _OLD_TOOLS = _absent("this is the old form of tools: send tools")
@@ -128,10 +128,12 @@ IGNORED: Mapping[Wire, tuple[str, ...]] = MappingProxyType(
 )  # fmt: skip
 """The fields that change nothing: sampling is set by `rollouts`, thinking by the template."""
 
-REFUSED: Mapping[Wire, Mapping[str, Refusal]] = MappingProxyType(
+REFUSED: Mapping[Wire, Mapping[str, FieldRefusal]] = MappingProxyType(
     {
         "chat": {
-            "n": Refusal(accepted="1", why="one message is sampled for a request", is_fine=_one),
+            "n": FieldRefusal(
+                accepted="1", why="one message is sampled for a request", is_fine=_one
+            ),
             "tool_choice": _CHOICE,
             "response_format": _FORMAT,
             "stop": _STOP,
@@ -139,7 +141,7 @@ REFUSED: Mapping[Wire, Mapping[str, Refusal]] = MappingProxyType(
             "logit_bias": _absent("the student is sampled from its own distribution"),
             "functions": _OLD_TOOLS,
             "function_call": _OLD_TOOLS,
-            "modalities": Refusal(
+            "modalities": FieldRefusal(
                 accepted="text", why="the student writes text only", is_fine=_text_only
             ),
             "audio": _absent("the student writes text only"),
@@ -149,7 +151,7 @@ REFUSED: Mapping[Wire, Mapping[str, Refusal]] = MappingProxyType(
             "tool_choice": _CHOICE,
             "text": _FORMAT,
             "top_logprobs": _ALTERNATIVES,
-            "include": Refusal(
+            "include": FieldRefusal(
                 accepted=f"anything but {_TOKEN_LOGPROBS}",
                 why="chat completions have log-probs, with logprobs = true",
                 is_fine=_no_logprobs,
@@ -162,7 +164,7 @@ REFUSED: Mapping[Wire, Mapping[str, Refusal]] = MappingProxyType(
         "messages": {
             "tool_choice": _CHOICE,
             "stop_sequences": _STOP,
-            "output_config": Refusal(
+            "output_config": FieldRefusal(
                 accepted="without a format", why=_FORMAT.why, is_fine=_free_text
             ),
             "output_format": _FORMAT,
