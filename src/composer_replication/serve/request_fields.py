@@ -36,7 +36,7 @@ def _empty(value: Any, body: Mapping[str, Any]) -> bool:
     return not value
 
 
-def _one(value: Any, body: Mapping[str, Any]) -> bool:
+def _one_message(value: Any, body: Mapping[str, Any]) -> bool:
     return value in (None, 1)
 
 
@@ -132,7 +132,7 @@ REFUSED: Mapping[Wire, Mapping[str, FieldRefusal]] = MappingProxyType(
     {
         "chat": {
             "n": FieldRefusal(
-                accepted="1", why="one message is sampled for a request", is_fine=_one
+                accepted="1", why="one message is sampled for a request", is_fine=_one_message
             ),
             "tool_choice": _CHOICE,
             "response_format": _FORMAT,
