@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from composer_replication.core.codec import read_sessions
 from composer_replication.serve.relay import NO_NAMESPACE
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import recompose
+from tests.training.scripted import tiny_student
 
 RELAY = Path(__file__).parents[2] / "src/composer_replication/serve/relay.py"
 PLAYER = '''
@@ -119,6 +121,57 @@ def test_imported_logs_are_no_training_traces(tmp_path: Path) -> None:
     refused = recompose(*argv, cwd=tmp_path)
     assert refused.code == 1 and "none of 1 sessions" in refused.err
     assert not (tmp_path / "traces.jsonl").exists()
+
+
+@pytest.mark.train
+def test_a_tiny_student_without_a_tokenizer_says_what_to_run(tmp_path: Path) -> None:
+    refused = recompose("serve", "--player", "true", "--task", "x", cwd=tmp_path)
+    assert refused.code == 1 and "recompose build" in refused.err
+    assert "the tiny student has no tokenizer yet" in refused.err
+
+
+def built(folder: Path) -> None:
+    """A work folder as `build` leaves it for the tiny student."""
+    student = tiny_student()
+    student.tokenizer.save_pretrained(str(folder / "recompose" / "examples" / "tokenizer"))
+
+
+@needs_namespaces
+@pytest.mark.train
+def test_sessions_of_the_tiny_student_keep_its_tokenizer(
+    tmp_path: Path, repository_root: Path
+) -> None:
+    """`training_trace` and `build` read the ids as they were sampled, in no vocabulary of their
+    own, and none are added in another one."""
+    built(tmp_path)
+    flags = list(workplace(tmp_path, repository_root))
+    at = flags.index("--student.model")
+    del flags[at : at + 2]
+    made = recompose("serve", *flags, cwd=tmp_path)
+    assert made.code == 0, made.err
+    served = tmp_path / "recompose" / "served"
+    argv = ("sessions", "-o", "recompose/served", "--form", "training_trace")
+    written = recompose(*argv, "--write", "traces.jsonl", cwd=tmp_path)
+    assert written.code == 0 and "traces of 1 session" in written.out, written.err
+    for verb in ("sites", "hints"):
+        assert recompose(verb, "-o", "recompose/served", cwd=tmp_path).code == 0
+    build = recompose("build", "-o", "recompose/served", cwd=tmp_path)
+    assert build.code == 0, build.err
+    same = [folder / "tokenizer" / "tokenizer.json" for folder in (served, served / "examples")]
+    assert json.loads(same[0].read_text()) == json.loads(same[1].read_text())
+
+    # without it, and with another one
+    shutil.rmtree(served / "tokenizer")
+    shutil.rmtree(served / "examples")
+    refused = recompose(*argv, "--write", "more.jsonl", cwd=tmp_path)
+    assert refused.code == 1 and "--student.model" in refused.err
+    shutil.copytree(
+        repository_root / "examples" / "workshop_student",
+        served / "tokenizer",
+        ignore=shutil.ignore_patterns("*.safetensors"),
+    )
+    refused = recompose("serve", *flags, cwd=tmp_path)
+    assert refused.code == 1 and "sampled with another tokenizer" in refused.err
 
 
 @needs_namespaces

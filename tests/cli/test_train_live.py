@@ -89,6 +89,45 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
         assert line == message
 
 
+@pytest.mark.parametrize(
+    ("policy", "hint", "sites", "words"),
+    [
+        (0, 0, 32, "train nothing: train.policy.weight and train.hint.weight are 0; set"),
+        (0, 1, 0, "train nothing: train.policy.weight and rollouts.hint_sites are 0; set"),
+        (0, 1, 32, "the rewards of the rollouts train nothing, only the mistakes in them do:"),
+        (1, 0, 32, ""),
+    ],
+)
+def test_rollouts_that_train_nothing_are_said_in_a_line(
+    policy: float, hint: float, sites: int, words: str
+) -> None:
+    config = Config.model_validate(
+        {
+            "rollouts": {"env": "workshop", "hint_sites": sites},
+            "train": {"policy": {"weight": policy}, "hint": {"weight": hint}},
+        }
+    )
+    example = SimpleNamespace(actions=(), lm_spans=((0, 4),), hints=(), anchored=())
+    screen = Screen(console=Console(file=io.StringIO(), width=300))
+    job: Any = SimpleNamespace(config=config, screen=screen)
+    data: Any = SimpleNamespace(examples=(example,), pairs=())
+    show_plan(job, data)
+    output = cast("io.StringIO", screen.console.file).getvalue()
+    notes = [line for line in output.splitlines() if "train nothing" in line]
+    assert len(notes) == bool(words)
+    assert all(words in note for note in notes)
+
+
+def test_a_weight_without_rollouts_names_the_setting(work: Path) -> None:
+    refused = recompose("train", "--dry-run", "--rollouts.env", "", cwd=work)
+    assert refused.code == 1 and "no examples" in refused.err
+    live = recompose("train", "--dry-run", "--train.lm_ce.weight", "1", cwd=work)
+    said = " ".join(live.err.replace("│", "").split())
+    assert (
+        live.code == 1 and "import logs (recompose ingest), or set train.lm_ce.weight = 0" in said
+    )
+
+
 def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
     assert recompose("train", "--name", "first one", "--train.steps", "1", cwd=work).code == 0
     argv = shlex.split(

@@ -106,12 +106,17 @@ def _is_built_in(job: Job) -> bool:
 def _remedy(job: Job, channel: str) -> tuple[str, str]:
     """(remedy, command) for a channel without data."""
     if channel == "policy":
-        return 'set rollouts.env = "workshop"', "recompose init --explain rollouts"
+        return (
+            'set rollouts.env to what is played ("workshop", "repo", or your own)',
+            "recompose init --explain rollouts",
+        )
     if channel == "preference":
         return (
             f"give pairs, with build.pairs or by `{job.command('replay')}`, and build again",
             first_replay(job) or "recompose init --explain replay",
         )
+    if not job.sessions.exists() and not job.examples.is_dir():
+        return f"import logs ({job.command('ingest')})", job.command("ingest")
     if channel == "lm_ce":
         return f"look at what `{job.command('build')}` left out, and at build.authors", job.command(
             "show session"

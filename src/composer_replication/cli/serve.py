@@ -13,6 +13,7 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.serve_episodes import play_and_check
 from composer_replication.core.codec import read_sessions, write_sessions
+from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import need
 from composer_replication.core.files import make_work
 from composer_replication.core.trace import Session
@@ -73,6 +74,7 @@ def serve_command(
     if job.dry_run:
         return job.finish({"player": player, "episodes": episodes}, wrote=[sessions])
     from composer_replication.cli.serve_student import serving
+    from composer_replication.cli.student_tokenizer import keep_tokenizer
     from composer_replication.rollouts.sampling import Sampling
     from composer_replication.serve.endpoint import Endpoint
     from composer_replication.serve.episode_record import EpisodeRecord
@@ -80,6 +82,8 @@ def serve_command(
     settings = Sampling.of(job.config.rollouts, seed=job.config.seed)
     chat_format, writer = serving(job, run=run, script=script, settings=settings)
     make_work(work)
+    if job.config.student.model == TINY:
+        keep_tokenizer(work, chat_format.renderer)
     earlier = list(read_sessions(sessions)) if sessions.exists() else []
     taken = {session.id for session in earlier}
     names = _free_names(tree.resolve().name if tree is not None else "task", taken, count=episodes)

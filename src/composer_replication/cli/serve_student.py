@@ -79,6 +79,12 @@ def _tokenizer(job: Job) -> Any:
     from composer_replication.tokens.hf import student_tokenizer
 
     if job.config.student.model == TINY:
+        if not job.examples.is_dir():
+            raise DataError(
+                "the tiny student has no tokenizer yet: `build` makes it from your sessions",
+                where=str(job.examples),
+                fix=f"run first: {job.command('build')}, or name a model: --student.model FOLDER",
+            )
         return built_tokenizer(job.examples, build_command=job.command("build"))
     return student_tokenizer(job.config.student)
 

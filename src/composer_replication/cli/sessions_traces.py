@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.student_tokenizer import student_renderer
+from composer_replication.cli.student_tokenizer import sampling_tokenizer, student_renderer
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.trace import Session
-from composer_replication.tokens.hf import student_tokenizer
 from composer_replication.tokens.training_trace import is_sampled, training_trace
 
 
@@ -35,7 +34,7 @@ def write_training_traces(
             fix="imported logs hold none: name the folder of `recompose serve` with -o",
         )
     need("transformers", extra="train")
-    renderer = student_renderer(student_tokenizer(job.config.student), job.config)
+    renderer = student_renderer(sampling_tokenizer(job), job.config)
 
     def line(session: Session) -> dict[str, Any]:
         for turn in session.turns:

@@ -68,6 +68,8 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
                 f" note     there is data for {name}, but its weight is 0: set train.{name}.weight",
                 style="yellow",
             )
+    if played and (note := _untrained_play(job)):
+        job.screen.line(f" note     {note}", style="yellow")
     from composer_replication.models.processor import emulates_bfloat16
 
     if job.config.student.dtype == "bfloat16" and emulates_bfloat16():
@@ -86,6 +88,23 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
         "pairs": len(data.pairs),
     }
     return {**plan, **controls, "rollouts_per_step": played, "placebo": list(settings.placebo)}
+
+
+def _untrained_play(job: Job) -> str:
+    """What of the rollouts trains nothing, and the setting that mends it; "" if all of it does."""
+    train, sites = job.config.train, job.config.rollouts.hint_sites
+    if train.policy.weight:
+        return ""
+    if train.hint.weight and sites:
+        return (
+            "the rewards of the rollouts train nothing, only the mistakes in them do:"
+            " train.policy.weight is 0; set it, e.g. to 1"
+        )
+    name = "rollouts.hint_sites" if train.hint.weight else "train.hint.weight"
+    return (
+        f"the rollouts train nothing: train.policy.weight and {name} are 0; set"
+        ' train.policy.weight, e.g. to 1, or rollouts.env = ""'
+    )
 
 
 def _print_hint_controls(job: Job, data: Dataset) -> dict[str, int]:

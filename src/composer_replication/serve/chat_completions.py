@@ -42,6 +42,7 @@ def read_chat(body: Mapping[str, Any]) -> ClientRequest:
         model=str(body.get("model", "student")),
         stream=bool(body.get("stream")),
         max_tokens=whole_number(body.get("max_completion_tokens") or body.get("max_tokens")),
+        logprobs=bool(body.get("logprobs")),
     )
 
 
@@ -92,6 +93,22 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
+def _logprobs(reply: StudentReply, request: ClientRequest) -> dict[str, Any]:
+    """The log-prob of every sampled token, those of calls and the end token included."""
+    if not request.logprobs:
+        return {}
+    rows = [
+        {
+            "token": text,
+            "logprob": logprob,
+            "bytes": None if "\ufffd" in text else list(text.encode()),  # part of a character
+            "top_logprobs": [],
+        }
+        for text, logprob in reply.tokens
+    ]
+    return {"logprobs": {"content": rows, "refusal": None}}
+
+
 def thinking_of(reply: StudentReply) -> str:
     """The thinking of a message, as one text."""
     return "\n".join(b.text for b in reply.message.blocks if isinstance(b, Thinking))
@@ -104,7 +121,10 @@ def chat_body(reply: StudentReply, request: ClientRequest) -> dict[str, Any]:
         message["reasoning_content"] = thinking
     if reply.message.calls:
         message["tool_calls"] = [_call(call) for call in reply.message.calls]
-    choice = {"index": 0, "message": message, "finish_reason": _FINISH[reply.finish]}
+    finish = _FINISH[reply.finish]
+    choice = {
+        "index": 0, "message": message, "finish_reason": finish, **_logprobs(reply, request),
+    }  # fmt: skip
     frame = _frame(reply, request, "chat.completion")
     return {**frame, "choices": [choice], "usage": _usage(reply)}
 
@@ -113,8 +133,8 @@ def chat_events(reply: StudentReply, request: ClientRequest) -> Iterator[tuple[s
     """The chunks of an answer; a call's arguments come in two, as from a real server."""
     frame = _frame(reply, request, "chat.completion.chunk")
 
-    def chunk(delta: dict[str, Any], finish: str | None = None) -> tuple[str, str]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    def chunk(delta: dict[str, Any], finish: str | None = None, **fields: Any) -> tuple[str, str]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, **fields}
         return "", json.dumps({**frame, "choices": [choice]}, ensure_ascii=False)
 
     yield chunk({"role": "assistant", "content": ""})
@@ -129,7 +149,7 @@ def chat_events(reply: StudentReply, request: ClientRequest) -> Iterator[tuple[s
         begin = {**row, "index": index, "function": {"name": call.name, "arguments": first}}
         yield chunk({"tool_calls": [begin]})
         yield chunk({"tool_calls": [{"index": index, "function": {"arguments": second}}]})
-    yield chunk({}, _FINISH[reply.finish])
+    yield chunk({}, _FINISH[reply.finish], **_logprobs(reply, request))
     yield "", json.dumps({**frame, "choices": [], "usage": _usage(reply)}, ensure_ascii=False)
     yield "", "[DONE]"
 

@@ -30,14 +30,22 @@ something beside it (a title, a probe)."""
 
 
 class RefusedRequestError(DataError):
-    """A request that cannot be answered, as the client is told; `kind` is the wire's word for it.
+    """A request that cannot be answered, as the client is told; `kind` is the wire's word for it,
+    `param` the field that is to blame.
 
     Example: RefusedRequestError("the body is not JSON", kind="invalid_request_error")
     """
 
-    def __init__(self, what: str, *, status: int = 400, kind: str = "invalid_request_error"):
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+    ):
         super().__init__(what, where="the request of the agent program")
-        self.status, self.kind = status, kind
+        self.status, self.kind, self.param = status, kind, param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +82,10 @@ class ClientMessage:
 class ClientRequest:
     """One request for a message of the student.
 
-    `max_tokens` 0 = the client names no limit. `namespaces` are those of tools that have one, by
-    tool; `freeform` are tools whose input is one text. `left_out` counts what has no place in a
-    prompt, by what it is.
+    `max_tokens` 0 = the client names no limit. `parallel` = a message may hold several calls,
+    `logprobs` = the answer shall hold the log-prob of each token. `namespaces` are those of tools
+    that have one, by tool; `freeform` are tools whose input is one text. `left_out` counts what has
+    no place in a prompt, by what it is.
     """
 
     wire: Wire
@@ -85,6 +94,8 @@ class ClientRequest:
     model: str = "student"
     stream: bool = False
     max_tokens: int = 0
+    parallel: bool = True
+    logprobs: bool = False
     purpose: Purpose = "main"
     agent: str = ""
     namespaces: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +114,8 @@ class ClientRequest:
 class StudentReply:
     """The student's message as the client gets it, with ids of the calls that were minted here.
 
-    `message` holds the text, the thinking and the calls that can be carried out.
+    `message` holds the text, the thinking and the calls that can be carried out; `tokens` are the
+    text and the log-prob of each token that was sampled for it.
     """
 
     id: str
@@ -111,6 +123,7 @@ class StudentReply:
     finish: Finish
     prompt_tokens: int
     sampled_tokens: int
+    tokens: tuple[tuple[str, float], ...] = ()
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:

@@ -43,6 +43,7 @@ from composer_replication.serve.client_messages import (
     Wire,
 )
 from composer_replication.serve.episode_record import EpisodeRecord
+from composer_replication.serve.request_fields import allows_parallel_calls, check_fields
 from composer_replication.serve.responses_api import (
     read_responses,
     responses_body,
@@ -152,13 +153,19 @@ def read_request(wire: Wire, raw: bytes, headers: Mapping[str, str]) -> ClientRe
         raise RefusedRequestError("the body is no object")
     same = {key: value for key, value in body.items() if key not in _NOT_PROMPT}
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
+    unknown = check_fields(wire, body)
     if wire == "chat":
         request = read_chat(body)
     elif wire == "messages":
         request = read_messages(body, headers)
     else:
         request = read_responses(body, headers)
-    return replace(request, digest=digest)
+    return replace(
+        request,
+        digest=digest,
+        parallel=allows_parallel_calls(body),
+        left_out={**request.left_out, **unknown},
+    )
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -295,7 +302,8 @@ def _error_body(wire: Wire, error: ComposerError) -> dict[str, Any]:
     if wire == "messages":
         known = "invalid_request_error" if kind == "context_length_exceeded" else kind
         return {"type": "error", "error": {"type": known, "message": error.what}}
-    return {"error": {"message": error.what, "type": kind, "code": kind, "param": None}}
+    param = error.param if isinstance(error, RefusedRequestError) else None
+    return {"error": {"message": error.what, "type": kind, "code": kind, "param": param}}
 
 
 def _no_such(path: str) -> RefusedRequestError:

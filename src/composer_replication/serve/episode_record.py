@@ -233,6 +233,7 @@ class EpisodeRecord:
             finish=_finish(shown),
             prompt_tokens=read.turn.context_tokens,
             sampled_tokens=len(_sampled_ids(read)),
+            tokens=self._tokens(read),
         )
         return SampledReply(
             reads=tuple(reads),
@@ -271,8 +272,16 @@ class EpisodeRecord:
             tools=tools,
             call_ids=self._call_ids,
             position=len(ids),
-            max_calls=self.settings.limits.max_calls,
+            max_calls=self.settings.limits.max_calls if request.parallel else 1,
         )
+
+    def _tokens(self, read: ReadMessage) -> tuple[tuple[str, float], ...]:
+        """The text and the log-prob of each sampled token."""
+        sampled, codec = read.turn.sampled, self.chat_format.renderer.codec
+        if sampled is None:
+            return ()
+        texts = [codec.decode([token]) for token in sampled.ids]
+        return tuple(zip(texts, sampled.logprobs, strict=True))
 
     def _room(self, ids: Sequence[int], request: ClientRequest) -> int:
         """The most tokens that the next message may have."""

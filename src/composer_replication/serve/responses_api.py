@@ -45,8 +45,6 @@ _TEXT_INPUT = {
 
 def read_responses(body: Mapping[str, Any], headers: Mapping[str, str]) -> ClientRequest:
     """A request of responses; tools that a server would carry out are left out and counted."""
-    if body.get("previous_response_id"):
-        raise RefusedRequestError("previous_response_id: send the whole conversation")
     tools: list[ToolSpec] = []
     namespaces: dict[str, str] = {}
     freeform: set[str] = set()
