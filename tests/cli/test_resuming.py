@@ -99,6 +99,14 @@ def test_the_resume_command_leaves_out_flags_that_change_nothing(work: Path) -> 
     assert again["resume"]["changed"] == value["resume"]["changed"]
 
 
+def test_settings_that_do_not_change_the_mathematics_may_change(work: Path) -> None:
+    """--train.checkpoint_every alone made `--resume` refuse."""
+    other = ("--train.checkpoint_every", "2", "--train.keep_checkpoints", "9")
+    more = ("--train.micro_tokens", "2048", "--train.layout", "rows", "--resume", "first")
+    value = recompose("train", "--train.steps", "4", *other, *more, "--dry-run", "--json", cwd=work)
+    assert value.code == 0 and value.value["resume"]["changed"] == []
+
+
 def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
     changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
     result = recompose("train", *STEPS, *changed, cwd=work)
