@@ -124,7 +124,7 @@ def test_a_placebo_is_not_exported_in_silence(place: Path, tmp_path: Path) -> No
     """`export latest` wrote the placebo that was trained last."""
     run = run_of(place, "whole")
     plain = recompose("export", "whole", "--to", str(tmp_path / "a"), "--dry-run", cwd=place)
-    assert "run      whole, after 3 steps" in plain.out and "placebo" not in plain.out
+    assert "run      whole, after 3 steps" in plain.out and "is a placebo" not in plain.out
     settings = run.resolved()
     train = {**settings["train"], "placebo": ["shuffled_hints"]}
     write_json(run.resolved_json, {**settings, "train": train})
