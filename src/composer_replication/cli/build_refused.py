@@ -25,10 +25,12 @@ def _way(reason: str, config: Config) -> str:
     if context is not None and config.build.max_tokens >= context:
         return way.replace(raise_window, f"take a model that reads more than {context} tokens")
     micro_tokens = config.train.micro_tokens
-    both = f" and train.micro_tokens, which is {micro_tokens} and has to hold a window"
+    with_micro_tokens = f" and train.micro_tokens, which is {micro_tokens} and has to hold a window"
     bound = "" if context is None else f", at most to the model's {context}"
     too_small = micro_tokens < 2 * config.build.max_tokens
-    return way.replace(raise_window, f"raise build.max_tokens{both * too_small}{bound}")
+    return way.replace(
+        raise_window, f"raise build.max_tokens{with_micro_tokens * too_small}{bound}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

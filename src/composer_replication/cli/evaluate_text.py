@@ -19,8 +19,8 @@ def show_evaluation(job: Job, run: RunDir, *, on_logs: str) -> None:
     is about the logs; `on_logs` is the command that judges at them.
     """
     evaluation: dict[str, Any] = read_evaluation(run.evaluation_json) or {}
-    own = evaluation["own_tasks"]
-    if not own:
+    is_users = evaluation["own_tasks"]
+    if not is_users:
         job.screen.line(f" {TOY_TITLE}:", style="yellow")
     names = ("success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
     lines = [
@@ -34,19 +34,19 @@ def show_evaluation(job: Job, run: RunDir, *, on_logs: str) -> None:
                 f" {pair['a']} - {pair['b']}: {signed(pair['difference'])}  [{signed(pair['low'])},"
                 f" {signed(pair['high'])}]"
             )
-    job.screen.line(f" {evaluation['verdict']['sentence']}", style="bold" if own else "dim")
+    job.screen.line(f" {evaluation['verdict']['sentence']}", style="bold" if is_users else "dim")
     for claim in claims(evaluation):
         job.screen.line(
             f" {claim.text}",
             style="dim"
-            if not (own and (claim.against or claim.holds))
+            if not (is_users and (claim.against or claim.holds))
             else "bold yellow"
             if claim.against
             else "",
         )
     for note in evaluation["notes"]:
         job.screen.line(f" note     {note}", style="dim")
-    if not own:
+    if not is_users:
         logs = read_logs(run)
         job.screen.line(
             f" {logs_sentence(logs)}"

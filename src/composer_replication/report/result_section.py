@@ -37,8 +37,8 @@ def run_top(view: Mapping[str, Any], limits: PageLimits) -> Html | None:
     """The picture of a run: before and after with intervals, and beside it the site whose hint
     moves a token furthest."""
     evaluation, logs = view["evaluation"], view["logs"]
-    own = evaluation is not None and evaluation["own_tasks"]
-    chart = _success(evaluation["rows"]) if evaluation is not None and own else None
+    is_users = evaluation is not None and evaluation["own_tasks"]
+    chart = _success(evaluation["rows"]) if evaluation is not None and is_users else None
     chart = chart or (logs_chart(logs) if logs is not None else None)
     tokens = _clearest(view, limits)
     if chart is None and tokens is None:
