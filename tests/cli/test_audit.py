@@ -76,7 +76,7 @@ def test_one_command_without_any_setting_says_it_in_five_lines(machine: Path) ->
         f"Costliest: Edit: text not found 6x (${6 * USAGE_USD:.2f})."
     )
     assert labelled(result.out, "trend").startswith("Better or worse? Too short to say")
-    assert labelled(result.out, "stopped") == "People refused no call and stopped no message."
+    assert labelled(result.out, "stopped") == "People stopped no message."
     assert digests(machine / ".claude") == logs, "the user's logs were changed"
     assert list(here(machine).iterdir()) == [], "the current folder was written to"
     assert {"sessions.jsonl", "sites.jsonl", "report.html", "agent_rules.md"} <= set(
@@ -257,7 +257,10 @@ def test_what_people_stopped_is_counted_once_and_in_their_words(tmp_path: Path) 
     log.add("user", {"role": "user", "content": "[Request interrupted by user]"})
     log.write(tmp_path / "logs")
     result = recompose("audit", "logs", "-o", "work", cwd=tmp_path)
-    line = f"People refused one call and cut off one message (${USAGE_USD:.2f}); 1 time they said"
+    line = (
+        f"People stopped 2 messages (${USAGE_USD:.2f}): of 1 they refused a call, 1 they cut off;"
+        " 1 time they said"
+    )
     assert labelled(result.out, "stopped").startswith(line)
     assert '"no, do not touch the cart"' in result.out
 

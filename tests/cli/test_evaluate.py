@@ -118,6 +118,12 @@ def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_a
             )
             continue
         assert message in notes[0] and "`recompose evaluate main --logs`" in notes[0]
+        assert "In the workshop (a toy, not your work)" in result.out
+        assert result.out.rstrip().index("Your own logs: not evaluated yet") > result.out.index(
+            "Nothing is claimed"
+        )
+        lead = page.index("Not evaluated on your own logs yet, so nothing is claimed")
+        assert lead < page.index("a toy and not your work: Success on held-out tasks")
         assert result.out.index(message) < result.out.index(" for each of") and notes[0] in page
         dry = recompose("evaluate", "main", *FLAGS, "--dry-run", "--json", cwd=tmp_path)
         assert message in dry.value["notes"][0]

@@ -120,7 +120,7 @@ def test_sites_that_do_not_fit_name_the_runs_setting_and_one_that_helps(folder: 
     said = read(result)
     assert f"no context of {len(OUT)} held-out sites fits: too_long {len(OUT)}" in said
     assert "build.max_tokens = 4096 of the run" in said
-    assert "build --build.max_tokens 8192, and train with that" in said
+    assert f"recompose build {' '.join(HELD)} --build.max_tokens 8192, and train with that" in said
 
 
 def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(folder: Path) -> None:

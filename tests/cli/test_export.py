@@ -120,6 +120,21 @@ def test_whole_weights_come_back_bit_for_bit_with_the_template_they_were_trained
     assert not list((place / "out").glob(".*")) and result.value["form"] == "weights"
 
 
+def test_a_placebo_is_not_exported_in_silence(place: Path, tmp_path: Path) -> None:
+    """`export latest` wrote the placebo that was trained last."""
+    run = run_of(place, "whole")
+    plain = recompose("export", "whole", "--to", str(tmp_path / "a"), "--dry-run", cwd=place)
+    assert "run      whole, after 3 steps" in plain.out and "is a placebo" not in plain.out
+    settings = run.resolved()
+    train = {**settings["train"], "placebo": ["shuffled_hints"]}
+    write_json(run.resolved_json, {**settings, "train": train})
+    try:
+        shown = recompose("export", "whole", "--to", str(tmp_path / "a"), "--dry-run", cwd=place)
+    finally:
+        write_json(run.resolved_json, settings)
+    assert "whole is a placebo (shuffled_hints)" in shown.out and "show run" in shown.out
+
+
 def test_a_merged_adapter_is_the_sum_and_gives_the_adapters_logits(place: Path) -> None:
     result = recompose("export", "lora", "--to", "out/merged", "--json", cwd=place)
     assert result.code == 0, result.err

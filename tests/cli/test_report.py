@@ -24,7 +24,9 @@ def test_an_evaluation_on_logs_is_told(tmp_path: Path) -> None:
     result = recompose("report", cwd=tmp_path)
     assert (
         result.code == 0
-        and "on your own logs: Null result: nothing." in result.out
+        and "On your own logs (held-out mistakes): share of messages that repeat the mistake: 50 % "
+        in result.out
+        and "Null result: nothing." in result.out
         and "no evaluation" not in result.out
     )
     assert recompose("report", "--json", cwd=tmp_path).value["pages"][0]["logs"] == {
@@ -50,7 +52,7 @@ def test_without_a_run_the_audit_is_written(work: Path) -> None:
 def test_with_a_run_its_page_is_written_into_its_folder(work: Path) -> None:
     run = a_run(work / "recompose")
     result = recompose("report", cwd=work)
-    assert result.code == 0 and "no evaluation was run: nothing is claimed" in result.out
+    assert result.code == 0 and "No evaluation was run, so nothing is claimed" in result.out
     assert f"Run {run.path.name}" in page(run.report_html).text
     assert not (work / "recompose" / "report.html").exists()
     assert (

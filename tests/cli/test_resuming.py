@@ -99,6 +99,17 @@ def test_the_resume_command_leaves_out_flags_that_change_nothing(work: Path) -> 
     assert again["resume"]["changed"] == value["resume"]["changed"]
 
 
+def test_settings_that_do_not_change_the_mathematics_may_change(work: Path) -> None:
+    """--train.checkpoint_every alone made `--resume` refuse."""
+    other = ("--train.checkpoint_every", "2", "--train.keep_checkpoints", "9")
+    call = ("train", "--train.steps", "3", *other, "--resume", "first", "--dry-run")
+    resumed = recompose(*call, "--train.layout", "rows", "--json", cwd=work)
+    assert resumed.code == 0 and resumed.value["resume"]["changed"] == []
+    # of live rollouts it decides which hints are used
+    fewer = recompose(*call, "--train.micro_tokens", "2048", cwd=work)
+    assert fewer.code == 1 and "train.micro_tokens: 8192 -> 2048" in flat(fewer)
+
+
 def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
     changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
     result = recompose("train", *STEPS, *changed, cwd=work)

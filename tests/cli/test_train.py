@@ -184,7 +184,13 @@ def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> No
         run
     )
     assert json.loads((run / "resolved.json").read_text("utf-8"))["train"]["steps"] == 2
-    view = recompose("show", "run", "--json", cwd=work).value
+    (listed,) = recompose("show", "run", "--json", cwd=work).value["runs"]
+    assert (listed["name"], listed["latest"], listed["placebo"]) == (run.name, True, [])
+    names = recompose("show", "run", cwd=work).out
+    assert f"{run.name} (latest)" in names and "2 of 2" in names
+    wrong = recompose("show", "run", f"{run.name[:-1]}x", cwd=work)
+    assert wrong.code == 1 and f"did you mean {run.name}?" in " ".join(wrong.err.split())
+    view = recompose("show", "run", "latest", "--json", cwd=work).value
     assert view["state"] == "done" and view["steps"] == 2
     assert (
         view["channels"]["hint"]["statuses"] == {"active": 2}

@@ -269,6 +269,14 @@ def test_a_special_token_that_no_template_writes_needs_no_row(
         load_student(settings, tokenizer=surplus, seed=0)
 
 
+def test_adapters_are_made_without_a_warning_of_a_library(
+    tokenizer: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    """peft's FutureWarning about a name of transformers came out among the lines of `train`."""
+    load_student(StudentSettings(lora=LoraSettings(rank=2)), tokenizer=tokenizer, seed=5)
+    assert [str(w.message) for w in recwarn if w.category is FutureWarning] == []
+
+
 def test_lora_starts_as_no_change_and_comes_back_from_disk(tokenizer: Any, tmp_path: Path) -> None:
     settings = StudentSettings(lora=LoraSettings(rank=2, alpha=4))
     student = load_student(settings, tokenizer=tokenizer, seed=5)

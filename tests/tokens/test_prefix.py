@@ -127,7 +127,9 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     assert above[:3] == list(prefix.numbers[:3]) == [0, 3, 4] and 5 not in prefix.numbers
     assert alone.numbers[1] > 4
     held_site = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
-    held = HeldOut(sites=(held_site,), left_out={}, num_training_sessions=1)
+    held = HeldOut(
+        sites=(held_site,), left_out={}, num_training_sessions=1, num_held_out_sessions=1
+    )
     restored = restore_contexts(held, renderer=renderer(), max_tokens=1400, room=64)
     (fork_point,) = fork_points_of(restored)
     assert fork_point.turns == prefix.turns  # evaluation finds the references itself

@@ -73,5 +73,5 @@ def print_check(job: Job, student: Student, data: Dataset, *, kinds: frozenset[s
             ),
         )
     return job.finish(
-        value, wrote=[], next_command=f"{job.command('train')} --backend {train.backend}"
+        value, wrote=[], next_command=job.command("train", f"--train.backend {train.backend}")
     )

@@ -128,13 +128,13 @@ def _refused(
         return Refused(error=refusal)
     if (problem := lost_channel(job.config, report)) is None:
         return None
-    for flags, settings in wider_windows(job.config):
-        config, counts = job.config.model_copy(update={"build": settings}), Counter[str]()
+    for flags, config in wider_windows(job.config):
+        counts = Counter[str]()
         widened = replace(job, loaded=replace(job.loaded, config=config))
         deque(count_items(_items(widened, renderer, kinds, held_out), into=counts), maxlen=0)
         attempt = build_report(counts)
         if attempt.longest <= config.train.micro_tokens and lost_channel(config, attempt) is None:
-            fix = f"this was tried, and works: {job.command('build')} {flags}\nor {problem.fix}"
+            fix = f"this was tried, and works: {job.command('build', flags)}\nor {problem.fix}"
             return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)
     return Refused(error=problem)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from composer_replication.cli.build_text import WAYS
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json
 from composer_replication.models.context_length import context_length
@@ -20,15 +19,18 @@ _LOST = ("template", "not_insertable", "too_long", "evidence_lost")
 
 def _way(reason: str, config: Config) -> str:
     """The remedy for a reason, with the model's context where it bounds it."""
-    way, context = WAYS[reason], context_length(config.student)
-    if context is None:
-        return way.replace(", at most to the model's context", "")
-    if config.build.max_tokens >= context:
-        return way.replace(
-            "raise build.max_tokens, at most to the model's context",
-            f"take a model that reads more than {context} tokens",
-        )
-    return way.replace("at most to the model's context", f"at most to the model's {context}")
+    raise_window, context = "raise build.max_tokens, at most to the model's context", None
+    if raise_window in (way := WAYS[reason]):
+        context = context_length(config.student)
+    if context is not None and config.build.max_tokens >= context:
+        return way.replace(raise_window, f"take a model that reads more than {context} tokens")
+    micro_tokens = config.train.micro_tokens
+    with_micro_tokens = f" and train.micro_tokens, which is {micro_tokens} and has to hold a window"
+    bound = "" if context is None else f", at most to the model's {context}"
+    too_small = micro_tokens < 2 * config.build.max_tokens
+    return way.replace(
+        raise_window, f"raise build.max_tokens{with_micro_tokens * too_small}{bound}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +41,25 @@ class Refused:
     flags: str = ""
 
 
-def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
+def wider_windows(config: Config) -> Iterator[tuple[str, Config]]:
     """Yield (flags, settings) that lose less: longer windows, then views without evidence.
 
-    A window never exceeds train.micro_tokens, which must fit into one forward, nor the model's
-    context.
+    A window never exceeds the model's context. One longer than train.micro_tokens, which must hold
+    it in one forward, raises that as well.
     """
-    build, tokens = config.build, 2 * config.build.max_tokens
-    most = min(
-        config.train.micro_tokens, context_length(config.student) or config.train.micro_tokens
-    )
+    build, train, tokens = config.build, config.train, 2 * config.build.max_tokens
+    most = context_length(config.student) or train.micro_tokens
     while tokens <= most:
-        yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
+        flags = f"--build.max_tokens {tokens}"
+        if tokens > train.micro_tokens:
+            train = train.model_copy(update={"micro_tokens": tokens})
+            flags += f" --train.micro_tokens {tokens}"
+        wider = build.model_copy(update={"max_tokens": tokens})
+        yield flags, config.model_copy(update={"build": wider, "train": train})
         tokens *= 2
     if build.without_evidence == "skip":
-        yield "--build.without_evidence keep", build.model_copy(update={"without_evidence": "keep"})
+        kept = build.model_copy(update={"without_evidence": "keep"})
+        yield "--build.without_evidence keep", config.model_copy(update={"build": kept})
 
 
 def note_refused(examples: Path, refused: Refused) -> None:

@@ -52,9 +52,9 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
 
 
 def split_flags(job: Job) -> str:
-    """Flags, after a space, with which `build` does not refuse its split; "" if none are needed.
+    """Flags with which `build` does not refuse its split; "" if none are needed.
 
-    Example: for three sessions and held_out.fraction = 0.2, " --held_out.fraction 0.37": the
+    Example: for three sessions and held_out.fraction = 0.2, "--held_out.fraction 0.37": the
     smallest fraction that holds out one.
     """
     settings = job.config.held_out
@@ -85,12 +85,10 @@ def splits(job: Job, settings: HeldOutSettings) -> Iterator[HeldOutSettings]:
 
 def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
     """The differences between two splits, as flags."""
-    by = f" --held_out.by {settings.by}" if before.by not in ("auto", settings.by) else ""
-    return by + (
-        f" --held_out.fraction {settings.fraction:g}"
-        if settings.fraction != before.fraction
-        else ""
-    )
+    flags = [f"--held_out.by {settings.by}"] if before.by not in ("auto", settings.by) else []
+    if settings.fraction != before.fraction:
+        flags.append(f"--held_out.fraction {settings.fraction:g}")
+    return " ".join(flags)
 
 
 MOST_HELD_OUT = 0.5

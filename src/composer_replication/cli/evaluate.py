@@ -16,13 +16,15 @@ from composer_replication.cli.evaluate_logs import evaluate_on_logs, show_log_pl
 from composer_replication.cli.evaluate_text import show_evaluation
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
+from composer_replication.cli.next_step import held_out_sessions
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.resuming import chosen_player
+from composer_replication.cli.resuming import chosen_player, print_chosen
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.config.rollout_settings import DEFAULT_ENV, RolloutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
+from composer_replication.report.logs_view import read_logs
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import PlayerEpisodes
@@ -69,6 +71,7 @@ def evaluate_command(
     from composer_replication.rollouts.task_source import open_world
 
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
+    print_chosen(job, folder, after)
     job.warn_changed(folder)
     arguments = f"{shlex.quote(folder.path.name)} --against "
     others = [
@@ -80,7 +83,8 @@ def evaluate_command(
     if logs:
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
-    on_logs_command = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
+    name = shlex.quote(folder.path.name)
+    on_logs_command = job.command("evaluate", f"{name} --logs")
     env = env_to_play(after.config.rollouts.env, settings=job.config)
     world = settings_to_open(job.config.rollouts, trained_with=after.config.rollouts)
     with open_world(env, settings=world) as source:
@@ -89,7 +93,10 @@ def evaluate_command(
             unseen = evaluation_tasks(settings, seed=seed, source=source)
             check_never_trained(players, {task.id for task in unseen})
     strange = foreign_tasks_note(
-        after.config.rollouts.env, played=env, metadata=metadata, on_logs=on_logs_command
+        after.config.rollouts.env,
+        played=env,
+        metadata=metadata,
+        on_logs=f"{job.command_without_settings('evaluate')} {name} --logs",
     )
     for note in strange:
         job.screen.line(f" note     {note}", style="yellow")
@@ -121,13 +128,17 @@ def evaluate_command(
         own_env="" if env == DEFAULT_ENV else env,
         notes=notes,
     )
-    table["env"] = metadata.title or env
+    table["env"], table["own_tasks"] = metadata.title or env, not strange
     table["steps"] = {player.name: player.steps for player in players}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
     write_json(folder.evaluation_json, table)
-    show_evaluation(job, folder.evaluation_json)
+    show_evaluation(job, folder, on_logs=on_logs_command)
+    judge_logs = strange and read_logs(folder) is None and held_out_sessions(job)
+    report_command = f"{job.command('report')} {folder.path.name}"
     return job.finish(
-        table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}"
+        table,
+        wrote=wrote[:1],
+        next_command=on_logs_command if judge_logs else report_command,
     )
 
 

@@ -154,7 +154,7 @@ def _next_split(job: Job) -> str:
     """`build` with the nearest split that holds out a mistake and leaves sessions to train on."""
     for split in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
         if split.fraction and (held := held_sites(job, split)).sites and held.num_training_sessions:
-            return job.command("build") + flags_of(split, job.config.held_out)
+            return job.command("build", flags_of(split, job.config.held_out))
     return job.command("show session") if job.is_usable(job.hints) else next_step(job)
 
 

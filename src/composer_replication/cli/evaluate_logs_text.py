@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
+from composer_replication.report.html import plural
 from composer_replication.report.logs_view import number_or_none, outcome_tally, share_with_interval
 
 if TYPE_CHECKING:
@@ -21,10 +22,15 @@ def print_plan(job: Job, held: HeldOut) -> dict[str, Any]:
 
     plan, print_line = plan_of(held), job.screen.line
     print_line(
-        f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of"
-        f" {plan['repositories']} repositories ({plan['training_sessions']} sessions are trained"
-        " on)"
+        f" held out {plan['sites']} mistakes in {plan['sessions_with_sites']} of"
+        f" {plural(plan['held_out_sessions'], 'held-out session')} and"
+        f" {plural(plan['repositories'], 'repository', 'repositories')}; as for `build`,"
+        f" {plural(plan['training_sessions'], 'session')} to train on"
     )
+    if plan["sessions"] != plan["sessions_with_sites"]:
+        print_line(
+            f"          below, a session and those that it started count as one: {plan['sessions']}"
+        )
     if plan["shared_repository"]:
         print_line(
             f" note     {plan['shared_repository']} of them in repositories that are trained on:"

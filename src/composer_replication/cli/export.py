@@ -12,7 +12,7 @@ from composer_replication.cli.export_serve import serve_commands
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
-from composer_replication.cli.resuming import chosen_player
+from composer_replication.cli.resuming import chosen_player, print_chosen
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import move_into_place, scratch_folder, write_text
@@ -61,6 +61,7 @@ def export_command(
     from composer_replication.evaluation.student_export import write_student
 
     folder, player = chosen_player(job, "export", run, name="exported")
+    print_chosen(job, folder, player)
     job.warn_changed(folder)
     name = str(folder.info()["id"])
     target = to if to is not None else job.work / "exports" / name

@@ -27,6 +27,24 @@ SHORT = {
     "sync": "train.sync.url",
     "tasks": "evaluate.tasks",
 }  # settings that have a short name too
+_STUDENT_DATA = ("student", "held_out", "hints", "build")
+_CHANNELS = ("train.policy", "train.lm_ce", "train.hint", "train.preference", "train.micro_tokens")
+SETTINGS_OF: Mapping[str, tuple[str, ...]] = {
+    "audit": ("ingest", "sites"),
+    "doctor": ("student", "ingest", "rollouts", "train"),
+    "ingest": ("ingest",),
+    "sites": ("sites", "replay"),
+    "hints": (*_STUDENT_DATA, *_CHANNELS, "replay"),
+    "replay": ("replay", "curate", "rollouts"),
+    "curate": ("curate", "held_out", "replay"),
+    "model": ("student",),
+    "build": (*_STUDENT_DATA, *_CHANNELS),
+    "train": (*_STUDENT_DATA, "train", "rollouts", "sites"),
+    "serve": ("student", "rollouts"),
+    "evaluate": ("held_out", "build", "rollouts", "evaluate"),
+}
+"""Verb -> the groups of settings that it reads, or parts of groups."""
+_SEEDED = ("demo", "hints", "replay", "train", "serve", "evaluate")
 
 
 @Parameter(name="*", group=_COMMON)
@@ -58,6 +76,21 @@ class Common:
 def dotted_settings() -> Mapping[str, str]:
     """The dotted settings of the command line that is running, e.g. {"train.steps": "3"}."""
     return _SETTINGS.get() or {}
+
+
+def flags_for(verb: str) -> dict[str, str]:
+    """The dotted settings of this command line that another verb reads too.
+
+    >>> with split_settings(["build", "--student.model", "m", "--sites.known", "x"]):
+    ...     flags_for("train")
+    {'student.model': 'm', 'sites.known': 'x'}
+    """
+    groups = (*SETTINGS_OF.get(verb, ()), *(["seed"] if verb in _SEEDED else []))
+    return {
+        key: value
+        for key, value in dotted_settings().items()
+        if any(f"{key.replace('-', '_')}.".startswith(f"{group}.") for group in groups)
+    }
 
 
 @contextmanager

@@ -79,8 +79,11 @@ def window_remedy(
         return (
             f"take a model that reads {tokens} tokens: {job.config.student.model} reads {context}"
         )
+    flags = f"--build.max_tokens {tokens}"
+    if tokens > job.config.train.micro_tokens:
+        flags += f" --train.micro_tokens {tokens}"
     return (
-        f"{job.command('build')} --build.max_tokens {tokens}, and train with that: then {fitting}"
+        f"{job.command('build', flags)}, and train with that: then {fitting}"
         f" of the {restored.num_lost['too_long']} that are too long fit (the window is the run's; a"
         f" lower evaluate.log_max_new_tokens than {room} leaves more room in it)"
     )

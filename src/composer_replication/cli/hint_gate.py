@@ -152,8 +152,8 @@ def ways_on(job: Job, judged: Sequence[KindVerdict]) -> list[str]:
     ways: list[str] = []
     if job.config.student.model == TINY:
         ways.append(
-            "set student.model to the model that you mean to train: the tiny student knows"
-            " nothing yet"
+            f"delete {job.audit}: the tiny student knows nothing yet, so no audit of it means"
+            " anything; or set student.model to the model that you mean to train"
         )
     needed = [f"{v.kind} about {v.needed}" for v in judged if v.is_measured and v.needed]
     if underpowered := [kind for kind, why in failed.items() if why in (LOWER_BOUND, ONE_SESSION)]:

@@ -117,7 +117,8 @@ def _show(
     screen.line(f" left out {left_out} sites that are not mistakes")
     if not audit:
         screen.line(
-            f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)"
+            f" measure  {job.command('hints', '--audit')}   (a hint that changes nothing cannot"
+            " teach)"
         )
     return {
         "hints": len(hints),

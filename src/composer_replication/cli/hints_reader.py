@@ -20,7 +20,7 @@ def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:
     sessions = list(read_sessions(job.sessions))
     if not asking:
         return _estimate(job, teacher, sessions)
-    need_ceiling(job, teacher, estimate=f"{job.command('hints')} --writer reader --estimate")
+    need_ceiling(job, teacher, estimate=job.command("hints", "--writer reader --estimate"))
     readings = asyncio.run(_read(job, teacher, sessions))
     return write_readings(job, sessions, readings, audit=audit)
 
@@ -40,7 +40,7 @@ def _estimate(job: Job, teacher: Teacher, sessions: list[Session]) -> int:
     return job.finish(
         {"readings": len(requests), "worst_usd": usd},
         wrote=[],
-        next_command=job.command("hints") + " --writer reader",
+        next_command=job.command("hints", "--writer reader"),
     )
 
 

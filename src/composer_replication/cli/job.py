@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from composer_replication.cli.console import Screen, is_main_rank
-from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.flags import Common, dotted_settings, flags_for
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.trusting import decide, print_settings
 from composer_replication.core.codec import read_sessions
@@ -151,9 +151,21 @@ class Job:
             key=store_key(self.work, make=make and not self.dry_run),
         )
 
-    def command(self, verb: str) -> str:
-        """A command line for another verb on the same work folder and settings."""
-        # The flags that decide which work folder and which settings the next command reads.
+    def command(self, verb: str, more: str = "") -> str:
+        """A command line for another verb on the same work folder and settings.
+
+        `more` are further flags and arguments; they replace flags of this call.
+        """
+        replaced = {word.removeprefix("--").partition("=")[0] for word in shlex.split(more)}
+        settings = [
+            f"--{key} {shlex.quote(value)}"
+            for key, value in flags_for(verb.split()[0]).items()
+            if key not in replaced
+        ]
+        return " ".join([self.command_without_settings(verb), *settings, *([more] if more else [])])
+
+    def command_without_settings(self, verb: str) -> str:
+        """A command line for another verb on the same work folder and settings files."""
         flags = [f"-c {shlex.quote(str(path))}" for path in self.common.config]
         if self.common.out is not None:
             flags.append(f"-o {shlex.quote(str(self.common.out))}")

@@ -62,19 +62,6 @@ VERBS: dict[str, str] = {
 
 MODULE_OF = {"tasks": "repo_tasks"}
 """Verbs whose module has another name: workshop/tasks.py has the verb's."""
-SETTINGS_OF = {
-    "audit": "ingest, sites",
-    "ingest": "ingest",
-    "sites": "sites",
-    "hints": "hints",
-    "replay": "replay, curate",
-    "curate": "curate, held_out",
-    "model": "student",
-    "build": "student, held_out, build",
-    "train": "student, rollouts, train",
-    "serve": "student, rollouts",
-    "evaluate": "evaluate",
-}
 
 
 def build_app() -> App:
@@ -104,10 +91,11 @@ def build_app() -> App:
 
 def _epilogue(verb: str) -> str:
     """The end of a verb's help: examples, and which settings it reads."""
+    from composer_replication.cli.flags import SETTINGS_OF
     from composer_replication.cli.verb_examples import VERB_EXAMPLES
 
     examples = "\n".join(f"- `{line}`" for line in VERB_EXAMPLES[verb])
-    groups = SETTINGS_OF.get(verb, "")
+    groups = ", ".join(SETTINGS_OF.get(verb, ()))
     settings = f"Settings: {groups}. `recompose init --explain GROUP` explains them."
     return f"Examples:\n\n{examples}" + (f"\n\n{settings}" if groups else "")
 

@@ -95,12 +95,12 @@ def _training(job: Job, *, has_settings: bool) -> str:
         or check_stale(job.examples, work=job.work)
         or (refused and built.get("build") != job.config.build.model_dump(mode="json"))
     ):
-        return job.command("build") + split_flags(job)
+        return job.command("build", split_flags(job))
     if (job.runs / LATEST).exists():
         return f"{job.command('show run')} {LATEST}"
     if refused:
         return (
-            f"{job.command('build')}{split_flags(job)} {refused['flags']}"
+            job.command("build", f"{split_flags(job)} {refused['flags']}".strip())
             if refused.get("flags")
             else job.command("show site")
         )
@@ -114,16 +114,16 @@ def after_curate(job: Job) -> str:
     gated = job.audit.exists() and (
         not _of_this_student(job) or not job.is_usable(job.audit) or _keeps_nothing(job)
     )
-    return job.command("build") + split_flags(job) if ready and not gated else next_step(job)
+    return job.command("build", split_flags(job)) if ready and not gated else next_step(job)
 
 
 def after_run(job: Job, name: str) -> str:
     """The command after `train`: the evaluation that the data allow, else the report."""
     env = job.config.rollouts.env
     if env and ":" not in env:
-        return f"{job.command('evaluate')} {name}"
+        return job.command("evaluate", name)
     if not env and held_out_sessions(job):
-        return f"{job.command('evaluate')} {name} --logs"
+        return job.command("evaluate", f"{name} --logs")
     return f"{job.command('report')} {name}"
 
 

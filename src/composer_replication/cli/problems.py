@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import shlex
 import sys
 import traceback
 from dataclasses import dataclass
 
 from cyclopts.exceptions import CycloptsError
+from rich.text import Text
 
 from composer_replication.cli import INTERRUPTED
 from composer_replication.cli.console import problem_box, rich_console
 from composer_replication.core.errors import ComposerError
 
+BOX_WIDTH = 4
+"""The columns that a box takes beside its text."""
 DONE, FIXABLE, USAGE, STOPPED, BUDGET = 0, 1, 2, 3, 4
 
 
@@ -105,6 +110,25 @@ def describe(error: BaseException) -> Problem:
     )
 
 
+def commands_of(fix: str) -> list[str]:
+    """The commands that stand at the end of a line of a remedy.
+
+    >>> commands_of("to go on: recompose train --resume a\\nor train again")
+    ['recompose train --resume a']
+    """
+    found: list[str] = re.findall(r"(?:^|: )(recompose \S.*)$", fix, re.MULTILINE)
+    return [command for command in found if _is_command(command)]
+
+
+def _is_command(text: str) -> bool:
+    """Whether a text is a command and no sentence that begins with one."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return False
+    return words.count("recompose") == 1 and not any(word.endswith((",", ";")) for word in words)
+
+
 def report_error(error: BaseException, *, as_json: bool, debug: bool) -> int:
     """Show an error on stderr, or as one JSON object on stdout; returns the exit code."""
     problem = describe(error)
@@ -119,7 +143,12 @@ def report_error(error: BaseException, *, as_json: bool, debug: bool) -> int:
         }
         sys.stdout.write(json.dumps({"error": facts}) + "\n")
     else:
-        rich_console(stderr=True).print(
+        console = rich_console(stderr=True)
+        console.print(
             problem_box(problem.title, what=problem.what, where=problem.where, fix=problem.fix)
         )
+        for command in commands_of(problem.fix):
+            # the box has wrapped it: below it can be copied
+            if len(command) > console.width - BOX_WIDTH:
+                console.print(Text(command), soft_wrap=True)
     return problem.exit_code

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from composer_replication.cli.audit_store import open_where_sessions_are
-from composer_replication.cli.flags import Common, dotted_settings
+from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
@@ -105,22 +105,17 @@ def _estimate(job: Job, plan: ReplayPlan) -> int:
 def _next_command(job: Job, plan: ReplayPlan, bill: Bill) -> str:
     """With enough families, to ask under a ceiling that covers the estimate; else to estimate with
     teachers of other makers too."""
-    command = job.command("replay")
     if names := next_teachers(plan.settings, plan.teachers, bill):
         job.screen.line(
             f" {plan.settings.min_families} families besides the student's own have to agree on a"
             f" pair (replay.min_families): add {' and '.join(names[len(plan.teachers) :])}",
             style="yellow",
         )
-        return f"{command} --estimate --replay.teachers {shlex.quote(json.dumps(names))}"
-    asked = "".join(
-        f" --{key} {shlex.quote(value)}"
-        for key, value in dotted_settings().items()
-        if key.startswith("replay.")
-    )
+        teachers = shlex.quote(json.dumps(names))
+        return job.command("replay", f"--estimate --replay.teachers {teachers}")
     if bill.usd > plan.settings.max_usd:
-        asked += f" --max-usd {math.ceil(bill.usd * 10) / 10:g}"
-    return command + asked
+        return job.command("replay", f"--max-usd {math.ceil(bill.usd * 10) / 10:g}")
+    return job.command("replay")
 
 
 def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:

@@ -87,7 +87,7 @@ def gather_answers(job: Job, plan: ReplayPlan) -> ReplayAnswers:
     try:
         collected = asyncio.run(_gather(job, plan))
     except KeyboardInterrupt:
-        resume_command = job.command("replay") + " --resume"
+        resume_command = job.command("replay", "--resume")
         job.screen.line(
             " every answer that came is kept, and what was in flight stays booked; go on with:"
             f" {resume_command}",

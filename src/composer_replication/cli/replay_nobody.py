@@ -52,7 +52,9 @@ def explain_nobody(job: Job, settings: ReplaySettings, error: ConfigError) -> Co
     for line in _settings(names):
         screen.line(f"      {line}")
     screen.line(f" 2. export {_key_names()}=...    a key of openrouter.ai; never in a file")
-    screen.line(f" 3. {job.command('replay')} --estimate    the bill; needs no key, sends nothing")
+    screen.line(
+        f" 3. {job.command('replay', '--estimate')}    the bill; needs no key, sends nothing"
+    )
     screen.line(
         " Without the key, replay ends with an error before it sends anything. A model of your own"
         " is a table [replay.teacher.NAME]; `recompose init --explain replay` has its settings."

@@ -23,6 +23,7 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.audit_view import AuditView, audit_view
 from composer_replication.report.compare_page import compare_page, success_of
+from composer_replication.report.headline import evaluation_sentences
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.report.work import work_view
@@ -73,24 +74,16 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     view = run_report(folder)
     text = run_page(view, folder_flags=_flags(job))
     verdict, on_logs = ((view[name] or {}).get("verdict") for name in ("evaluation", "logs"))
-    claim = (
-        verdict["sentence"]
-        if verdict
-        else ""
-        if on_logs
-        else "no evaluation was run: nothing is claimed"
-    )
     job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
-    for sentence in filter(
-        None, (claim, f"on your own logs: {on_logs['sentence']}" if on_logs else "")
-    ):
+    sentences = evaluation_sentences(view["evaluation"], view["logs"])
+    for sentence in sentences:
         job.screen.line(f" {sentence}")
     changed = job.warn_changed(open_run(folder))
     about = {
         "run": view["id"],
         "state": view["state"],
         "claim": verdict["claim"] if verdict else None,
-        "verdict": claim,
+        "verdict": sentences[0],
         "logs": {key: on_logs[key] for key in ("claim", "sentence")} if on_logs else None,
         "sites_shown": len(view["work"]["shown"]) if view["work"] else 0,
         "bytes": len(text.encode("utf-8")),
@@ -160,5 +153,5 @@ def draw_audit(job: Job, view: AuditView) -> tuple[dict[str, Any], str]:
 
 def _flags(job: Job) -> str:
     """The flags, after a space, with which another verb uses the same work folder."""
-    flags = job.command("").removeprefix("recompose").strip()
+    flags = job.command_without_settings("").removeprefix("recompose").strip()
     return f" {flags}" if flags else ""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from composer_replication.cli.flags import TOP_LEVEL, dotted_settings
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import InterruptedRunError
-from composer_replication.cli.show_run import run_folder
+from composer_replication.cli.show_run import placebo_of, run_folder
 from composer_replication.cli.trusting import decide
 from composer_replication.core.config.load_config import load_config
 from composer_replication.core.errors import (
@@ -30,6 +30,7 @@ from composer_replication.core.errors import (
     UnwrittenError,
 )
 from composer_replication.core.rundir import RunDir, open_run
+from composer_replication.report.html import plural
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player
@@ -51,9 +52,8 @@ def resume_command(job: Job, path: Path, *, accept_changes: bool = False, replic
     settings = [word for key, value in _needed_flags(job) for word in (f"--{key}", value)]
     settings += ["--replicas", str(replicas)] if replicas else []
     accept = ["--accept-changes"] * accept_changes
-    return (
-        f"{job.command('train')} {shlex.join(['--resume', short_path(path), *settings, *accept])}"
-    )
+    words = ["--resume", short_path(path), *settings, *accept]
+    return f"{job.command_without_settings('train')} {shlex.join(words)}"
 
 
 def _needed_flags(job: Job) -> list[tuple[str, str]]:
@@ -84,6 +84,17 @@ def chosen_player(
     run, step = chosen_run(job, wanted)
     with offer_earlier_checkpoint(job, verb, arguments=arguments):
         return run, player_of(run, name=name, step=step)
+
+
+def print_chosen(job: Job, run: RunDir, player: Player) -> None:
+    """Print which run and checkpoint was chosen, and warn if it is a placebo."""
+    job.screen.line(f" run      {run.path.name}, after {plural(player.steps, 'step')}")
+    if placebo := placebo_of(run):
+        job.screen.line(
+            f" WARNING  {run.path.name} is a placebo ({', '.join(placebo)}): it learnt from nulled"
+            f" signals and is a control, no trained student. All runs: {job.command('show run')}",
+            style="bold yellow",
+        )
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from composer_replication.data.sites.find_sites import reader_candidates
 def judge_candidates(job: Job) -> CandidateReading:
     """Show the candidates to the reader, and write its answers and verdicts."""
     teacher = _open(job, asking=True)
-    need_ceiling(job, teacher, estimate=f"{job.command('sites')} --estimate")
+    need_ceiling(job, teacher, estimate=job.command("sites", "--estimate"))
     requests = _requests(job, job.redactor())
     reading = asyncio.run(_ask(job, teacher, requests))
     write_lines(job.work / SITE_ANSWERS, map(record_to_json, reading.answers))

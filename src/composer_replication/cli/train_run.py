@@ -91,7 +91,7 @@ def finish_dry(
         return job.finish(
             {"plan": plan},
             wrote=[job.runs / (name or "<new run>")],
-            next_command=job.command("train") + f" --replicas {replicas}" * bool(replicas),
+            next_command=job.command("train", f"--replicas {replicas}" * bool(replicas)),
         )
     run, step = resumed
     checked = check_resume_dry(job, run, step, data, accept_changes=accept_changes)

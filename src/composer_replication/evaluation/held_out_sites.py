@@ -56,10 +56,16 @@ class HeldOut:
     sites: tuple[HeldSite, ...]
     left_out: Mapping[str, int]
     num_training_sessions: int
+    num_held_out_sessions: int
+
+    @property
+    def num_sessions(self) -> int:
+        """The number of sessions that hold the sites."""
+        return len({held.session.id for held in self.sites})
 
     @property
     def clusters(self) -> int:
-        """The number of sessions that hold the sites."""
+        """The number of groups that hold the sites: a session and those that it started are one."""
         return len({held.cluster for held in self.sites})
 
     @property
@@ -99,8 +105,11 @@ def held_out_sites(
     repositories and the starting sessions of every training session.
     """
     repositories, families = set[str](), set[str]()
+    num_sessions: Counter[bool] = Counter()
     for session in read():
-        if not is_held_out(session, settings=settings):
+        held_out = is_held_out(session, settings=settings)
+        num_sessions[held_out] += 1
+        if not held_out:
             repositories.add(split_unit(session, by="repository"))
             families.add(split_unit(session, by="session"))
     by_session: dict[str, list[Site]] = {}
@@ -142,7 +151,8 @@ def held_out_sites(
     return HeldOut(
         sites=tuple(held_sites),
         left_out=dict(sorted(left_out.items())),
-        num_training_sessions=len(families),
+        num_training_sessions=num_sessions[False],
+        num_held_out_sessions=num_sessions[True],
     )
 
 

@@ -54,6 +54,8 @@ def plan_of(held: HeldOut) -> dict[str, Any]:
         "sessions": clusters,
         "repositories": held.repositories,
         "shared_repository": held.num_shared,
+        "sessions_with_sites": held.num_sessions,
+        "held_out_sessions": held.num_held_out_sessions,
         "training_sessions": held.num_training_sessions,
         "kinds": dict(sorted(kinds.items())),
         "left_out": dict(held.left_out),

@@ -9,6 +9,7 @@ it must be the one that `build` used.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,10 @@ def _with_lora(model: Any, settings: StudentSettings, *, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            adapted = peft.get_peft_model(model, config)
+            with warnings.catch_warnings():
+                # peft reads an old name of transformers, which users of this program cannot change
+                warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+                adapted = peft.get_peft_model(model, config)
         except ValueError as error:
             raise ConfigError(
                 f"no LoRA for {settings.model!r}: {first_line(error)}",

@@ -168,7 +168,6 @@ class AuditCounts:
     ) -> None:
         """Count each message that a person refused or cut off once."""
         by_turn: dict[int, StoppedMessage] = {}
-        calls = Counter(site.turn for site in sites if site.category in STOPPED_CATEGORIES)
         for site in sites:
             if site.category not in STOPPED_CATEGORIES:
                 continue
@@ -179,7 +178,6 @@ class AuditCounts:
                     session=number,
                     tool=site.tool,
                     words=words,
-                    calls=calls[site.turn],
                     site_id=site.id,
                     spend=spends.get(site.turn, NOTHING),
                 )
@@ -197,15 +195,14 @@ class AuditCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedMessage:
-    """A message that a person refused or cut off; `words` are what they said about it, `calls` how
-    many of its calls they refused."""
+    """A message of which a person refused a call or that they cut off; `words` are what they said
+    about it."""
 
     category: str
     session: int
     tool: str
     spend: Spend
     words: str = ""
-    calls: int = 0
     site_id: str = ""
 
 

@@ -126,17 +126,14 @@ def change_sentence(change: RateChange) -> str:
 
 def _stopped(rows: Sequence[StoppedRow]) -> str:
     if not rows:
-        return "People refused no call and stopped no message."
-    parts = {"rejected": "refused {} calls", "interrupted": "cut off {} messages"}
-    acts = " and ".join(_counted(parts[row.category], row.number) for row in rows)
+        return "People stopped no message."
+    parts = {"rejected": "of {} they refused a call", "interrupted": "{} they cut off"}
+    acts = ", ".join(parts[row.category].format(row.count) for row in rows)
+    stopped = plural(sum(row.count for row in rows), "message")
     spent = usd_text(sum(row.spend.usd for row in rows))
     words = sum(len(row.words) for row in rows)
     why = f"; {plural(words, 'time')} they said why" if words else ""
-    return f"People {acts} ({spent}){why}."
-
-
-def _counted(act: str, count: int) -> str:
-    return act.format("one")[:-1] if count == 1 else act.format(count)
+    return f"People stopped {stopped} ({spent}): {acts}{why}."
 
 
 def row_text(row: AuditRow) -> str:

@@ -24,7 +24,10 @@ from composer_replication.report.spend import Spend
 from composer_replication.report.trend_chart import trend_chart, week_bars
 
 WORDS_SHOWN = 12
-STOPPED_TITLES = {"rejected": "Calls that people refused", "interrupted": "Messages cut off"}
+STOPPED_TITLES = {
+    "rejected": "Messages of which people refused a call",
+    "interrupted": "Messages that people cut off",
+}
 ARROWS = {"better": "fewer than before", "worse": "more than before", "unclear": "not shown"}
 
 
@@ -115,7 +118,7 @@ def _rule(rule: AuditRule, number: int) -> Html:
 def stopped_section(rows: Sequence[StoppedRow], limits: PageLimits) -> Html:
     """What people refused or cut off, by tool, in their own words."""
     if not rows:
-        return el("p", "People refused no call and stopped no message.")
+        return el("p", "People stopped no message.")
     return join([_stopped(row, limits) for row in rows])
 
 
@@ -136,7 +139,7 @@ def _stopped(row: StoppedRow, limits: PageLimits) -> Html:
         el(
             "h3",
             STOPPED_TITLES.get(row.category, row.category),
-            f" ({row.number})",
+            f" ({row.count})",
         ),
         el(
             "p",

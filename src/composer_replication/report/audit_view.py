@@ -77,14 +77,17 @@ class WordsGroup:
         return f" ({len(self.site_ids)} times)" if len(self.site_ids) > 1 else ""
 
 
+TEXT_ALONE = "text without a call"
+"""What stands for the tool of a stopped message that called none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRow:
-    """Messages that people refused ("rejected") or cut off ("interrupted"), the calls in them that
-    were refused or cut off, and what was said, by site."""
+    """Messages of which people refused a call ("rejected") or that they cut off ("interrupted"),
+    and what was said, by site. `tools` has one entry per message."""
 
     category: str
     count: int
-    calls: int
     sessions: int
     spend: Spend
     tools: tuple[tuple[str, int], ...]
@@ -98,11 +101,6 @@ class StoppedRow:
             sites[" ".join(text.split())].append(site_id)
         groups = [WordsGroup(text=text, site_ids=tuple(ids)) for text, ids in sites.items()]
         return tuple(sorted(groups, key=lambda group: -len(group.site_ids)))
-
-    @property
-    def number(self) -> int:
-        """The calls refused, or the messages cut off."""
-        return self.calls if self.category == "rejected" else self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +269,9 @@ def _stopped(counts: AuditCounts) -> tuple[StoppedRow, ...]:
                 StoppedRow(
                     category=category,
                     count=len(messages),
-                    calls=sum(m.calls for m in messages),
                     sessions=len({m.session for m in messages}),
                     spend=sum((m.spend for m in messages), start=NOTHING),
-                    tools=tuple(Counter(m.tool for m in messages if m.tool).most_common()),
+                    tools=tuple(Counter(m.tool or TEXT_ALONE for m in messages).most_common()),
                     words=tuple((m.site_id, m.words) for m in messages if m.words),
                 )
             )

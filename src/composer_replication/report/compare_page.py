@@ -22,6 +22,11 @@ APART_NOTE = (
     " same tasks."
 )
 CLAIM_TEXTS = {"better": "better", "worse": "worse", "nothing": "nothing is claimed"}
+LOG_CLAIM_TEXTS = {
+    "fewer": "fewer mistakes come back",
+    "more": "more mistakes come back",
+    "nothing": "nothing is claimed",
+}
 MOST_CURVES = 16
 FIRST_CURVE = "rollouts/success"
 
@@ -55,8 +60,12 @@ def _draw(views: Sequence[Mapping[str, Any]], limits: PageLimits, note: str) -> 
 
 
 def success_of(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The rows of a run's evaluation that hold a success, by name."""
-    rows = view["evaluation"]["rows"] if view["evaluation"] is not None else ()
+    """The rows of a run's evaluation that hold a success, by name.
+
+    {} if it played the workshop, a toy, after a training on logs.
+    """
+    evaluation = view["evaluation"]
+    rows = evaluation["rows"] if evaluation is not None and evaluation["own_tasks"] else ()
     return {str(row["name"]): row for row in rows if is_number(row.get("success"))}
 
 
@@ -91,7 +100,7 @@ def _picture(views: Sequence[Mapping[str, Any]]) -> Html | None:
 def _runs(views: Sequence[Mapping[str, Any]]) -> Html:
     lines = []
     for view in views:
-        rows, evaluation = success_of(view), view["evaluation"]
+        rows = success_of(view)
         lines.append(
             [
                 str(view["id"]),
@@ -99,11 +108,20 @@ def _runs(views: Sequence[Mapping[str, Any]]) -> Html:
                 view["steps"],
                 str(view["seed"]),
                 *(_success(rows.get(name)) for name in ROWS),
-                CLAIM_TEXTS[evaluation["verdict"]["claim"]] if evaluation else "not evaluated",
+                _claim(view, rows),
             ]
         )
     head = ("run", "state", "steps", "seed", *ROWS, "claim")
     return table(lines, head=head, numbers=(2, 4, 5, 6), caption="runs")
+
+
+def _claim(view: Mapping[str, Any], rows: Mapping[str, Any]) -> str:
+    """What is claimed of success, else of the mistakes of the user's logs."""
+    if rows:
+        return CLAIM_TEXTS[view["evaluation"]["verdict"]["claim"]]
+    if view["logs"] is None:
+        return "not evaluated"
+    return f"on logs: {LOG_CLAIM_TEXTS[view['logs']['verdict']['claim']]}"
 
 
 def _success(row: Mapping[str, Any] | None) -> str:

@@ -6,8 +6,12 @@
      "family_titles": {"C_made": "C: the last test left out"},
      "notes": ["..."]}
 
-The last three are optional: differences in measures other than success, the titles of the families
-of mistakes that the environment counts, and notes, which are shown verbatim.
+`own_tasks` says whether the run was trained in the environment that was played. If not, the tasks
+are those of the built-in workshop, a toy: every page and terminal puts the user's own logs first.
+
+Rows and the first differences are needed. The rest is optional: differences in measures other than
+success, the titles of the families of mistakes that the environment counts, and notes, which are
+shown verbatim.
 
 A claim needs the paired intervals of after - before and of after - placebo to exclude zero on the
 same side.
@@ -26,7 +30,7 @@ from composer_replication.core.errors import DataError
 AFTER, NEEDED = "after", ("before", "placebo")
 NOTHING = "Nothing is claimed"
 METRIC = "success"
-SHOWN_APART = ("rows", "paired", "paired_measures", "family_titles", "notes")
+SHOWN_APART = ("rows", "paired", "paired_measures", "family_titles", "notes", "own_tasks")
 
 
 def read_evaluation(path: Path) -> dict[str, Any] | None:
@@ -71,6 +75,7 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         "rows": rows,
         "paired": paired,
         "notes": notes,
+        "own_tasks": bool(value.get("own_tasks", True)),
         "family_titles": _family_titles(value.get("family_titles"), rows, paired),
         "about": dict(flat(other_values)),
         "verdict": verdict(paired),

@@ -24,7 +24,7 @@ from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.core.site import Site
 from composer_replication.report.views import CONTEXT, MISTAKE, turn_view
 
-RECURRENCE, OK = "recurrence", "ok"
+RECURRENCE, OK, UNDECIDED = "recurrence", "ok", "undecided"
 SIDES = ("before", "after")
 """The rows whose messages are shown beside the log; the others are in the table only."""
 _KEYS = ("rows", "paired", "verdict", "plan", "notes")
@@ -163,11 +163,22 @@ def number_or_none(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
+def is_undecided(row: Mapping[str, Any]) -> bool:
+    """Whether the check could decide none of a row's messages: its other shares are unknown, not 0.
+
+    >>> is_undecided({"undecided": 1.0}), is_undecided({"undecided": 0.5})
+    (True, False)
+    """
+    return row.get(UNDECIDED, 0.0) == 1.0
+
+
 def share_with_interval(row: Mapping[str, Any], metric: str) -> str:
-    """A row's share with its interval, if it has one.
+    """A row's share with its interval, if it has one; "undecided" if no message was decided.
 
     >>> share_with_interval({"ok": 0.5, "ok_low": 0.25, "ok_high": 0.75}, "ok")
     '0.500 [0.250, 0.750]'
     """
+    if metric != UNDECIDED and is_undecided(row):
+        return UNDECIDED
     low, high = row[f"{metric}_low"], row[f"{metric}_high"]
     return f"{row[metric]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")

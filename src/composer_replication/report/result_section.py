@@ -8,6 +8,7 @@ from typing import Any
 
 from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
+from composer_replication.report.headline import NO_EVALUATION, NOT_ON_LOGS
 from composer_replication.report.heat import clearest_site, heat, legend
 from composer_replication.report.html import Html, el, join, table
 from composer_replication.report.kind_titles import kind_title
@@ -28,46 +29,22 @@ GROUPS = {
     "mistakes": "mistakes per episode, by kind",
     "hacks": "episodes that earned nothing for an attempt to cheat, by kind of attempt",
 }
-NO_EVALUATION = (
-    "No evaluation was run, so nothing is claimed about the trained model. A falling loss is not"
-    " evidence of learning."
-)
-ON_LOGS = (
-    "Evaluated only at held-out mistakes of your own logs (the section below); no tasks were"
-    " played."
-)
+ON_LOGS = "Evaluated at held-out mistakes of your own logs (the section below)."
 TOP_TOKENS = 240
-ENDS_OF_RUN = ("before", "after")
 
 
 def run_top(view: Mapping[str, Any], limits: PageLimits) -> Html | None:
     """The picture of a run: before and after with intervals, and beside it the site whose hint
     moves a token furthest."""
     evaluation, logs = view["evaluation"], view["logs"]
-    chart = _success(evaluation["rows"]) if evaluation is not None else None
+    is_users = evaluation is not None and evaluation["own_tasks"]
+    chart = _success(evaluation["rows"]) if evaluation is not None and is_users else None
     chart = chart or (logs_chart(logs) if logs is not None else None)
     tokens = _clearest(view, limits)
     if chart is None and tokens is None:
         return None
     cls = "picture even" if chart is not None and tokens is not None else "picture alone"
     return el("div", chart, tokens, cls=cls)
-
-
-def lead_sentence(view: Mapping[str, Any]) -> str:
-    """What the run shows, in a sentence."""
-    evaluation, logs = view["evaluation"], view["logs"]
-    if evaluation is not None:
-        return _change(evaluation) + str(evaluation["verdict"]["sentence"])
-    return str(logs["verdict"]["sentence"]) if logs is not None else NO_EVALUATION
-
-
-def _change(evaluation: Mapping[str, Any]) -> str:
-    """Success before and after as shares, if both rows have one."""
-    rows: dict[str, Any] = {str(row["name"]): row.get("success") for row in evaluation["rows"]}
-    shares = [
-        f"{100 * rows[name]:.0f} % {name}" for name in ENDS_OF_RUN if is_number(rows.get(name))
-    ]
-    return f"Success on held-out tasks: {', '.join(shares)}. " if len(shares) > 1 else ""
 
 
 def _clearest(view: Mapping[str, Any], limits: PageLimits) -> Html | None:
@@ -98,9 +75,14 @@ def _clearest(view: Mapping[str, Any], limits: PageLimits) -> Html | None:
 
 
 def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None) -> Html:
-    """The verdict with its reasons, every chart, and every number with its interval."""
-    if evaluation is None and logs is not None:
+    """The verdict with its reasons, every chart, and every number with its interval.
+
+    An evaluation on the workshop's tasks, which are not the user's, has a section of its own.
+    """
+    if (evaluation is None or not evaluation["own_tasks"]) and logs is not None:
         return el("div", el("p", f"{ON_LOGS} {logs['verdict']['sentence']}"), cls="verdict nothing")
+    if evaluation is not None and not evaluation["own_tasks"]:
+        return el("div", el("p", NOT_ON_LOGS), cls="verdict")
     if evaluation is None:
         return el(
             "div",
@@ -112,6 +94,11 @@ def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any]
             ),
             cls="verdict",
         )
+    return tasks_section(evaluation)
+
+
+def tasks_section(evaluation: Mapping[str, Any]) -> Html:
+    """An evaluation on tasks: the verdict with its reasons, every chart and every number."""
     verdict = evaluation["verdict"]
     box = el(
         "div",

@@ -9,6 +9,7 @@ from typing import Any
 from composer_replication.report.answers_section import ANSWERS, answers_section
 from composer_replication.report.charts import Line, axis_label, is_constant, line_chart
 from composer_replication.report.explanations import CHANNELS, STATUSES
+from composer_replication.report.headline import TOY_TITLE, evaluation_sentences
 from composer_replication.report.html import Child, Html, document, el, join, table
 from composer_replication.report.judged_section import (
     hacks_section,
@@ -30,7 +31,7 @@ from composer_replication.report.page import (
     section_links,
 )
 from composer_replication.report.replicas_section import replicas_section
-from composer_replication.report.result_section import lead_sentence, result_section, run_top
+from composer_replication.report.result_section import result_section, run_top, tasks_section
 from composer_replication.report.sites_section import MESSAGES, sites_section
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
@@ -72,10 +73,15 @@ def run_page(view: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int 
 
 
 def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
-    answers = answers_section(view["work"], half_for_answers(limits))
+    answers, evaluation = (
+        answers_section(view["work"], half_for_answers(limits)),
+        view["evaluation"],
+    )
+    toy = evaluation if evaluation is not None and not evaluation["own_tasks"] else None
     parts: list[tuple[str, str, Html | None]] = [
         ("result", "Did it work?", result_section(view["evaluation"], view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
+        ("toy", TOY_TITLE, None if toy is None else tasks_section(toy)),
         ("channels", "Channels", _channels(view)),
         ("replicas", "Replicas", replicas_section(view["replicas"]) if view["replicas"] else None),
         ("data", "Where the data went", _data(view)),
@@ -120,7 +126,12 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
         el(
             "main",
             el("h1", f"Run {view['id']}"),
-            el("p", lead_sentence(view), cls="lead"),
+            [
+                el("p", sentence, cls="quiet" if number else "lead")
+                for number, sentence in enumerate(
+                    evaluation_sentences(view["evaluation"], view["logs"])
+                )
+            ],
             run_top(view, limits),
             head,
             [el("p", text, cls="note") for text in (note, running) if text],

@@ -72,3 +72,5 @@ class SyncSettings(Settings):
 
 OWN = ("url", "slot", "takeover", "grace_s", "stall_s", "replicas")
 """The settings in which replicas of one store may differ."""
+THIS_MACHINE = ("micro_tokens", "tile", "offload", "checkpoint", "keep_checkpoints", "layout")
+"""The settings of [train] that decide what fits onto a machine: same losses and gradients."""

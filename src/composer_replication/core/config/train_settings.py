@@ -264,8 +264,14 @@ class TrainSettings(Settings):
         ],
         ...,
     ] = ()
-    """Signals to null in a placebo run with the same steps. Token counts can differ, because
-    mistakes go on; the evaluation prints them."""
+    """Signals to null, for a control run with the same steps: a claim needs a run to beat its
+    placebo. "shuffled_hints" = each site has another site's hint; "neutral_hints" = a text of equal
+    length without information; "permuted_rewards" = rewards permuted across groups;
+    "random_rewards" = rewards drawn at random; "permuted_penalties" = length penalties and
+    behaviour rewards permuted within their group; "swapped_pairs" = chosen and rejected swapped at
+    random. Null every signal that the run trains on; of logs: --train.placebo
+    '["shuffled_hints"]', with pairs '["shuffled_hints", "swapped_pairs"]'. Token counts can differ,
+    because mistakes go on; the evaluation prints them."""
     fork: bool = False
     """On-policy training on logs: at imported sites the student writes its own message, and only
     its own failures reach the hint channel, instead of the messages of the log's model. Sampling

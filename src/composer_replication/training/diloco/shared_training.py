@@ -28,6 +28,7 @@ from torch import Tensor
 
 from composer_replication.core.code_hash import PACKAGE, hash_of_modules
 from composer_replication.core.config.root import Config
+from composer_replication.core.config.sync_settings import THIS_MACHINE
 from composer_replication.core.errors import SlotTakenError, SyncError
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
@@ -48,7 +49,6 @@ RESIDUAL = "sync/residual"
 KL_TOKENS = 256
 _PATHS = ("student.model", "student.base", "rollouts.env", "rollouts.server", "hints.rules_file")
 _ROOMS = ("core", "losses", "models", "rollouts", "tokens", "training", "workshop")
-_THIS_MACHINE = ("micro_tokens", "tile", "offload", "checkpoint", "keep_checkpoints", "layout")
 
 
 class SharedTraining:
@@ -283,7 +283,7 @@ def shared_settings(config: Config) -> dict[str, Any]:
     """
     settings = training_settings(config)
     settings["train"] = {
-        k: v for k, v in settings["train"].items() if k not in ("sync", *_THIS_MACHINE)
+        k: v for k, v in settings["train"].items() if k not in ("sync", *THIS_MACHINE)
     }
     for path in _PATHS:
         table, name = path.split(".")

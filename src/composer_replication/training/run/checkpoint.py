@@ -40,7 +40,7 @@ from composer_replication.core.checkpoints import (
     seal,
 )
 from composer_replication.core.config.root import Config
-from composer_replication.core.config.sync_settings import OWN
+from composer_replication.core.config.sync_settings import OWN, THIS_MACHINE
 from composer_replication.core.errors import ConfigError, DamagedError, DataError, UnwrittenError
 from composer_replication.core.files import make_folder, make_private, sync, sync_all
 from composer_replication.core.jsonl import write_json
@@ -52,6 +52,8 @@ from composer_replication.training.run.optimiser import load_state, saved_states
 
 REFERENCES = "references.safetensors"
 REJECTED = "rejected_"
+NOT_OF_THE_RESULT = ("checkpoint_every", "probe_sites", "trackers")
+"""The settings of [train] that change only what a run keeps and shows."""
 
 
 def save_checkpoint(
@@ -268,6 +270,17 @@ def _of_training(dump: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: dump[key] for key in ("seed", "student", *live)}, "train": train}
 
 
+def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that change only what is kept, shown, or fits into memory.
+
+    Of live rollouts and of forks train.micro_tokens also decides which hints are used.
+    """
+    train = settings["train"]
+    used = {"micro_tokens"} if "rollouts" in settings or train.get("fork") else set[str]()
+    left_out = {*THIS_MACHINE, *NOT_OF_THE_RESULT} - used
+    return {**settings, "train": {k: v for k, v in train.items() if k not in left_out}}
+
+
 def check_unchanged(
     before: Mapping[str, Any], now: Mapping[str, Any], *, run: RunDir, accept_changes: bool
 ) -> list[str]:
@@ -276,7 +289,7 @@ def check_unchanged(
 
     Example: check_unchanged(settings_of(run), training_settings(config), run=run, ...) -> []
     """
-    changed = diff_settings(before, now)
+    changed = diff_settings(_decisive(before), _decisive(now))
     if changed and not accept_changes:
         since = "the checkpoint" if run.checkpoints() else "the run was started"
         fix = (
