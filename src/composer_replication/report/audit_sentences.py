@@ -130,9 +130,11 @@ def _stopped(rows: Sequence[StoppedRow]) -> str:
     parts = {"rejected": "refused {} calls", "interrupted": "cut off {} messages"}
     acts = " and ".join(_counted(parts[row.category], row.number) for row in rows)
     spent = usd_text(sum(row.spend.usd for row in rows))
-    words = sum(len(row.words) for row in rows)
-    why = f"; {plural(words, 'time')} they said why" if words else ""
-    return f"People {acts} ({spent}){why}."
+    words, acted = sum(len(row.words) for row in rows), sum(row.number for row in rows)
+    also = (
+        f"; in {words} of these {plural(acted, 'case')} they also wrote a message" if words else ""
+    )
+    return f"People {acts} ({spent}){also}."
 
 
 def _counted(act: str, count: int) -> str:
