@@ -78,23 +78,27 @@ def _read_storage(content: LogContent) -> list[SessionDraft]:
     """A session of the folders: storage/session/PROJECT/ID.json, storage/message/ID/*.json and
     storage/part/MESSAGE/*.json."""
     messages: list[Any] = []
-    for path, parts in _files_of_messages(content.path):
-        if (message := _json_of(path)) is not None:
-            values = [part for part in map(_json_of, parts) if part is not None]
-            messages.append({"info": message, "parts": values})
+    for _, message, parts in _files_of_messages(content.path, content.document):
+        values = [part for part in map(_json_of, parts) if part is not None]
+        messages.append({"info": message, "parts": values})
     messages.sort(key=lambda m: (int_at(m, "info", "time", "created"), text_at(m, "info", "id")))
     return [_session(dict_at(content.document), messages, content)]
 
 
-def _files_of_messages(session: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """The file of each message of a session in storage/, and the files of its parts."""
+def _files_of_messages(session: Path, info: Any) -> Iterator[tuple[Path, Any, list[Path]]]:
+    """The file of each message of a session in storage/, the message, and the files of its parts.
+
+    Folders are named by ids, files need not be.
+    """
     storage = session.parent.parent.parent
-    for path in sorted((storage / "message" / session.stem).glob("*.json")):
-        yield path, sorted((storage / "part" / path.stem).glob("*.json"))
+    for path in sorted((storage / "message" / Path(text_at(info, "id")).name).glob("*.json")):
+        if (message := _json_of(path)) is not None:
+            name = Path(text_at(message, "id")).name or "-"
+            yield path, message, sorted((storage / "part" / name).glob("*.json"))
 
 
 def _files_beside(session: Path) -> Iterator[Path]:
-    for path, parts in _files_of_messages(session):
+    for path, _, parts in _files_of_messages(session, _json_of(session)):
         yield path
         yield from parts
 
