@@ -6,16 +6,13 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.find_logs import default_folders, find_logs
 
-if TYPE_CHECKING:
-    from composer_replication.cli.job import Job
 
-
-def first_logs(job: Job) -> str:
+def first_logs(job: Any) -> str:
     """`ingest` of the settings' logs, or of the folders of agents that hold some; "" without any.
 
     Example: logs of Claude Code and nothing in the settings -> "recompose ingest
