@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import importlib
@@ -19,7 +20,9 @@ import pytest
 
 import composer_replication
 from composer_replication.data.hints.write import KNOWN_KINDS
+from composer_replication.data.sites.shell_rules import CHECK_KINDS, SHELL_RULES
 from composer_replication.report.explanations import CATEGORIES
+from composer_replication.report.kind_titles import KIND_TITLES
 
 NEEDS = {
     "composer_replication.losses.fused_triton": "triton",
@@ -167,6 +170,37 @@ def test_every_name_that_a_page_quotes_exists(repository_root: Path) -> None:
     assert {name: names for name, names in missing.items() if names} == {}
 
 
+def kinds_in_code(folder: Path) -> dict[str, set[str]]:
+    """Every kind that the source of the detectors names, with the categories beside it."""
+    found: dict[str, set[str]] = {kind: {"failed_check"} for kind, _ in CHECK_KINDS}
+    for rule in SHELL_RULES:
+        found.setdefault(rule.kind, set()).add("mistake")
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "_check_kind":
+                returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+                for kind in (w for value in returned if value for w in words_in(value)):
+                    found.setdefault(kind, set()).add("failed_check")
+            if not isinstance(node, ast.Call):
+                continue
+            named = {word.arg: word.value for word in node.keywords}
+            if isinstance(node.func, ast.Name) and node.func.id == "error_pattern":
+                named = {"category": node.args[0], "kind": node.args[1]}
+            for kind in words_in(named["kind"]) if "kind" in named else ():
+                if re.fullmatch(r"[a-z_]+", kind):
+                    found.setdefault(kind, set()).update(words_in(named.get("category")))
+    return found
+
+
+def words_in(value: ast.expr | None) -> list[str]:
+    """The strings that an expression may be, without the sets that it looks into."""
+    if isinstance(value, ast.Constant):
+        return [value.value] if isinstance(value.value, str) else []
+    if isinstance(value, ast.IfExp):
+        return [*words_in(value.body), *words_in(value.orelse)]
+    return []
+
+
 def quoted_files(path: Path) -> list[str]:
     """File names in the strings of a source file."""
     return re.findall(r"[\w.-]+\.(?:json|toml|md)\b", path.read_text("utf-8"))
@@ -180,9 +214,18 @@ def test_a_name_that_does_not_exist_is_seen() -> None:
 
 def test_the_page_of_kinds_has_every_kind_and_category(repository_root: Path) -> None:
     text = (repository_root / "docs" / "kinds.md").read_text("utf-8")
-    kinds, categories = text.split("| category |")
+    kinds, categories = text.split("| category |", 1)
     assert set(re.findall(r"^\| `(\w+)`", kinds, re.MULTILINE)) == KNOWN_KINDS
-    categories = categories.split("\n## ")[0]
+    categories, apart = categories.split("\n## ")[0].split("| kind | category |")
+    kinds_apart = {
+        (kind, category)
+        for names, category in re.findall(r"^\| (.+?) \| `(\w+)` \|", apart, re.MULTILINE)
+        for kind in re.findall(r"`(\w+)`", names)
+    }
+    given = kinds_in_code(repository_root / "src/composer_replication/data/sites")
+    assert {kind for kind, _ in kinds_apart} | KNOWN_KINDS == set(given)
+    assert all(category in given[kind] for kind, category in kinds_apart if given[kind])
+    assert set(given) <= set(KIND_TITLES), "a kind without a readable name"
     listed = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", categories, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(listed))) == set(CATEGORIES)
 

@@ -100,6 +100,38 @@ def test_after_an_audit_show_and_forget_find_its_store(machine: Path) -> None:
     assert {s.id for s in read_sessions(store(machine) / "sessions.jsonl")} == kept
 
 
+def test_a_site_keeps_its_name_when_sessions_are_forgotten_and_recalled(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    sites = recompose("show", "site", "--json", cwd=here(machine)).value["sites"]
+    first, last = sites[0], sites[-1]
+    look = recompose("audit", "--json", cwd=here(machine)).value["look"]
+    assert look.split()[-1] in {site["name"] for site in sites}
+    listed = recompose("show", "site", cwd=here(machine)).out
+    assert all(site["name"] in listed for site in sites) and "s001" not in listed
+    session = first["id"].partition(":")[0]
+    for verb in ("--forget", "--recall"):
+        assert recompose("audit", verb, session, cwd=here(machine)).code == 0
+        assert recompose("audit", cwd=here(machine)).code == 0
+        shown = recompose("show", "site", last["name"], cwd=here(machine))
+        assert shown.code == 0 and last["id"] in shown.out and last["name"] in shown.out
+    assert recompose("show", "site", first["name"], cwd=here(machine)).code == 0
+
+
+def test_forget_says_what_a_site_or_a_short_name_is_instead(machine: Path) -> None:
+    assert recompose("audit", cwd=here(machine)).code == 0
+    site = recompose("show", "site", "--json", cwd=here(machine)).value["sites"][0]
+    session = site["id"].partition(":")[0]
+    for word in (site["name"], site["id"]):
+        answer = recompose("audit", "--forget", word, cwd=here(machine))
+        assert answer.code == 2 and f"is one message of the session {session}" in answer.err
+        assert f"--forget {session}" in " ".join(answer.err.split())
+    answer = recompose("audit", "--forget", "s001", cwd=here(machine))
+    assert answer.code == 2 and "places change" in answer.err
+    answer = recompose("audit", "--forget", session[:1], cwd=here(machine))
+    assert answer.code == 2 and "only the beginning of" in answer.err and session in answer.err
+    assert len(list(read_sessions(store(machine) / "sessions.jsonl"))) == 6, "one was forgotten"
+
+
 def test_sessions_and_replay_find_the_audit_s_store(machine: Path) -> None:
     assert recompose("audit", cwd=here(machine)).code == 0
     assert " 6 sessions of 1 project," in recompose("sessions", cwd=here(machine)).out
@@ -149,12 +181,12 @@ def test_show_lists_the_mistakes_that_the_audit_counts_and_names_the_others(
     log.write(machine / ".claude" / "projects")
     counted = recompose("audit", "--json", cwd=here(machine)).value["rate"]["mistakes"]
     out = recompose("show", "site", cwd=here(machine)).out
-    rows = [line for line in out.splitlines() if re.match(r"s\d+ ", line)]
+    rows = [line for line in out.splitlines() if re.match(r"s[0-9a-f]{8} ", line)]
     assert len(rows) == counted == 6 and all("Edit: text not found" in row for row in rows)
     assert " 6 mistakes of the agent: these are what `recompose audit` counts." in out
     assert "1 other message not counted as mistakes (failed check 1): -v lists them too." in out
     listed = recompose("show", "site", "-v", cwd=here(machine)).out
-    assert len(re.findall(r"^s\d+ ", listed, re.MULTILINE)) == 7
+    assert len(re.findall(r"^s[0-9a-f]{8} ", listed, re.MULTILINE)) == 7
     assert len(recompose("show", "site", "--json", cwd=here(machine)).value["sites"]) == 7
 
 

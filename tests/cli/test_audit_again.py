@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from composer_replication.data.sites.find_sites import find_sites
 from tests.cli.agent_logs import LogBuilder, sessions_on
 from tests.cli.workspace import recompose
 
+OTHERS = Path(__file__).resolve().parents[1] / "data" / "ingestion" / "other_agents"
 WORK = "store"
 DAYS = ("2026-10-05", "2026-10-06", "2026-10-13", "2026-10-20")
 
@@ -192,3 +195,51 @@ def test_sites_of_the_user_s_own_are_left_as_they_are(logs: Path) -> None:
     path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:2]), "utf-8")
     path.with_suffix(".meta.json").unlink()
     assert audit(logs)["rate"]["mistakes"] == 2
+
+
+def database_in(folder: Path, *, text: str = "Please fix it.") -> sqlite3.Connection:
+    """A database of OpenCode with one session, whose changes wait beside it, as while it runs."""
+    database = sqlite3.connect(folder / "opencode.db")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.executescript(
+        """
+        CREATE TABLE session (id, directory, version, parent_id, time_created);
+        CREATE TABLE message (id, session_id, time_created, data);
+        CREATE TABLE part (id, message_id, session_id, data);
+        INSERT INTO session VALUES ('ses_1', '/home/dev/shop', '1.0', NULL, 1);
+        INSERT INTO message VALUES ('msg_1', 'ses_1', 1, '{"role": "user"}');
+        INSERT INTO message VALUES ('msg_2', 'ses_1', 2, '{"role": "assistant", "modelID": "m"}');
+        INSERT INTO part VALUES ('p1', 'msg_1', 'ses_1', '{"type": "text", "text": "Hi."}');
+        """
+    )
+    add_part(database, text)
+    return database
+
+
+def add_part(database: sqlite3.Connection, text: str) -> None:
+    row = ("msg_2", "ses_1", json.dumps({"type": "text", "text": text}))
+    number = database.execute("SELECT count(*) FROM part").fetchone()[0]
+    database.execute("INSERT INTO part VALUES (?, ?, ?, ?)", (f"p{number + 1}", *row))
+    database.commit()
+
+
+def test_logs_that_are_documents_or_databases_are_not_read_again_either(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(OTHERS, logs)
+    database = database_in(logs)
+    first = audit(logs)
+    again = audit(logs)
+    assert (first["unread"], again["unread"]) == (0, first["files"])
+    assert without_reading(again) == without_reading(first) and again["changed"] == 0
+    part = next((logs / "opencode_storage" / "storage" / "part").rglob("prt_003.json"))
+    part.write_text(part.read_text("utf-8").replace("old", "new") + " ", "utf-8")
+    add_part(database, "Done.")
+    (logs / "gemini_cli.json").write_text(
+        (logs / "gemini_cli.json").read_text("utf-8") + "\n", "utf-8"
+    )
+    changed = audit(logs)
+    # Gemini's other log begins with the same messages, so it may be a copy
+    assert changed["files"] - changed["unread"] == 4, "of OpenCode two, and of Gemini two"
+    assert changed["changed"] >= 1
+    database.close()
+    assert "Done." in (tmp_path / WORK / "sessions.jsonl").read_text("utf-8")

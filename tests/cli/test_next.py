@@ -18,7 +18,10 @@ from composer_replication.evaluation.audit_names import MEASURE
 from tests.cli.test_verbs import without_torch
 from tests.cli.workspace import CliResult, fill, recompose, session
 
-LOGS = Path(__file__).resolve().parents[2] / "examples" / "demo_logs"
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "examples" / "demo_logs"
+OTHERS = ROOT / "tests" / "data" / "ingestion" / "other_agents"
+NUM_DEMO = len(list(LOGS.rglob("*.jsonl")))
 
 
 def arguments_of(command: str) -> list[str]:
@@ -113,6 +116,35 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
         recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"]
         == "recompose ingest"
     )
+
+
+@pytest.mark.parametrize("where", ["nowhere", "an empty folder", "the settings", "gone", "agents"])
+def test_the_step_that_brings_the_first_sessions_in_runs_as_printed(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents, work = tmp_path / "agent's" / "projects", tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(agents.parent))
+    if where == "an empty folder":
+        agents.mkdir(parents=True)
+    elif where != "nowhere":
+        shutil.copytree(LOGS, agents)
+        codex = tmp_path / "home" / ".codex" / "sessions"
+        codex.mkdir(parents=True)
+        shutil.copy(OTHERS / "codex.jsonl", codex / "rollout-1.jsonl")
+    if where in ("the settings", "gone"):
+        logs = agents if where == "the settings" else tmp_path / "no such folder"
+        (work / "recompose.toml").write_text(f"[ingest]\nlogs = [{json.dumps(str(logs))}]\n")
+    told = recompose("sites", cwd=work)
+    doctor = recompose("doctor", "--json", cwd=work).value["next"]
+    if where in ("nowhere", "an empty folder", "gone"):
+        assert arguments_of(doctor)[0] in ("demo", "doctor")
+        assert "run first: recompose ingest PATH" in flat(told.err)
+        return
+    result = recompose(*arguments_of(doctor), "--json", cwd=work)
+    assert result.code == 0 and result.value["next"] == "recompose sites", result.err
+    assert len(result.value["files"]) == NUM_DEMO + (where == "agents")
 
 
 def test_sites_and_report_count_the_same(tmp_path: Path) -> None:
@@ -248,9 +280,6 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
                 assert "Traceback" not in message and "bug" not in message
                 if walked == [f"recompose {verb}"]:  # run by hand: the error says what to do
                     assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, message)
-                    break
-                if arguments_of(command)[0] == "ingest":  # it does not guess the folder
-                    assert "recompose ingest PATH" in message
                     break
                 assert arguments_of(command)[0] == "build", (state, walked, message)
                 if state == "windows too short for good":

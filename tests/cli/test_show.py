@@ -3,6 +3,7 @@ harmless, ids forgiven."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,7 +122,9 @@ def test_without_an_id_everything_is_listed(work: Path) -> None:
     assert [
         s["id"] for s in recompose("show", "session", "--json", cwd=work).value["sessions"]
     ] == ["sess-aaaa", "sess-bbbb"]
-    assert "s002" in recompose("show", "site", cwd=work).out
+    names = [s["name"] for s in recompose("show", "site", "--json", cwd=work).value["sites"]]
+    listed = recompose("show", "site", cwd=work).out
+    assert len(names) == 2 and all(name in listed for name in names)
 
 
 def test_escape_codes_and_markup_of_a_log_are_shown_not_obeyed(work: Path) -> None:
@@ -218,7 +221,7 @@ def test_the_list_that_an_unknown_id_leads_to_is_of_the_same_folder(work: Path) 
     result = recompose("show", "site", "zzz", "-o", "other", cwd=work)
     command = "recompose show -o other site"
     assert result.code == 1 and f"list them: {command}" in result.err
-    assert recompose(*command.split()[1:], cwd=work).out.count("s001") == 1
+    assert recompose(*command.split()[1:], cwd=work).out.count("sess-aaaa") == 1
 
 
 def test_a_noun_that_there_is_not_names_those_that_there_are(work: Path) -> None:
@@ -229,3 +232,20 @@ def test_a_noun_that_there_is_not_names_those_that_there_are(work: Path) -> None
 def test_a_place_past_the_end_is_not_found() -> None:
     with pytest.raises(DataError, match='no site "s009"'):
         find_index("s009", ["a", "b"], noun="site", file=Path("x"))
+
+
+def test_what_people_read_has_readable_names_and_right_plurals(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose", [session("sess-a")])
+    outs = {verb: recompose(verb, cwd=tmp_path).out for verb in ("report", "sites", "hints")}
+    assert (
+        " 1 mistaken message in 1 of 1 session" in outs["sites"]
+        and "; 1 site in all" in (outs["sites"])
+    )
+    assert " 1 mistaken message in 1 of 1 session, 2 tool calls" in outs["report"]
+    for out in outs.values():
+        assert re.search(r"^file not there +file_missing ", out, re.MULTILINE), out
+    shown = recompose("show", "session", "sess-a", cwd=tmp_path).out
+    assert "Edit: file not there · file_missing (mistake)" in shown
+    wrong = re.findall(r"\b1 (?:sessions|sites|hints|messages|calls|turns|files|mistakes)\b", shown)
+    assert wrong == []
+    assert "True" not in recompose("show", "site", cwd=tmp_path).out

@@ -201,7 +201,8 @@ def test_doctor_names_the_next_step_of_the_work_folder(
             "\n".join(log_lines()) + "\n", "utf-8"
         )
     first = recompose("doctor", "--json", cwd=tmp_path).value["next"]
-    assert first == ("recompose ingest" if logs else "recompose demo")
+    folder = tmp_path / "claude" / "projects"
+    assert first == (f"recompose ingest {folder}" if logs else "recompose demo")
     fill(tmp_path / "recompose", [session()])
     assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose report"
     (tmp_path / "recompose" / "hints.jsonl").unlink()

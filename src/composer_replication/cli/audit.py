@@ -22,7 +22,6 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job
-from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
 from composer_replication.cli.sites import write_sites
@@ -33,6 +32,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.files import write_text
 from composer_replication.report.audit_sentences import rules_markdown
 from composer_replication.report.audit_view import AuditView, audit_view
+from composer_replication.report.html import plural
 
 _AGO = re.compile(r"(\d{1,4})([dw])")
 
@@ -86,7 +86,7 @@ def audit_command(
             "no session is left",
             where=" ".join(f"{flag} {value}" for flag, value in chosen.items() if value)
             or str(job.sessions),
-            fix=f"choose less strictly; the store holds {read['stored']} sessions",
+            fix=f"choose less strictly; the store holds {plural(read['stored'], 'session')}",
         )
     look = _look_at(job, view)
     print_log_audit(job.screen, view, look=look)
@@ -105,12 +105,11 @@ def audit_command(
 def _look_at(job: Job, view: AuditView) -> str:
     """The command that shows the costliest mistake of those counted; "" without any."""
     costs = [
-        (-spend.usd, -spend.tokens, number)
-        for number, site in enumerate(read_sites(job.sites), 1)
+        (-spend.usd, -spend.tokens, number, site.name)
+        for number, site in enumerate(read_sites(job.sites))
         if site.is_target and (spend := view.site_spend.get(site.id)) is not None
     ]
-    number = min(costs, default=(0.0, 0.0, 0))[2]
-    return command_after_audit(job, f"show site {ordinal(number)}") if number else ""
+    return command_after_audit(job, f"show site {min(costs)[3]}") if costs else ""
 
 
 def _write(job: Job, view: AuditView) -> list[Path]:

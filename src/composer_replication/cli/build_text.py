@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.cli.job import Job
+from composer_replication.report.explanations import REASONS
+from composer_replication.report.html import plural
 from composer_replication.tokens.artefact import BuildReport
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import MIN_REPOSITORIES
@@ -43,13 +45,16 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
         " tokens in its vocabulary"
     )
     by = split["by"]
-    sizes = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
+    sizes = (
+        f"{plural(split['train_sessions'], 'session')} to train on,"
+        f" {split['held_out_sessions']} held out"
+    )
     auto = job.config.held_out.by == "auto" and by == "session" and split["fraction"]
     reason = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
     screen.line(f" split    by {by}{reason}: {sizes}{_repository_counts(split)}")
     screen.line(
-        f" examples {report.examples}, {report.tokens} tokens, longest {report.longest} of"
-        f" {job.config.build.max_tokens}"
+        f" examples {report.examples}, {plural(report.tokens, 'token')}, longest"
+        f" {report.longest} of {job.config.build.max_tokens}"
     )
     rows = [
         ("lm_ce", report.trained_messages, report.trained_tokens, "messages that are no mistake"),
@@ -76,7 +81,7 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
         lost = report.skipped.get("hint/evidence_lost", 0)
         screen.line(
             f" evidence {evidence}"
-            + (f"; {lost} hints whose window would lose one are left out" if lost else "")
+            + (f"; hints left out because their window would lose one: {lost}" if lost else "")
         )
         if (position := job.config.hints.position) in ("reminder", "result"):
             apart = report.views_by_rendering.get("message", 0)
@@ -85,14 +90,18 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
                 f" {position}), {apart} as a user message: no text directly above, or its last"
                 " tokens would change"
             )
-        joined = f"{report.hinted_sites} failing calls in {report.views} messages, one view each"
+        joined = (
+            f"{plural(report.hinted_sites, 'failing call')} in {plural(report.views, 'message')},"
+            " one view each"
+        )
         screen.line(
             f" views    {joined}; by tokens they weigh as {report.effective_views:g} equal ones"
             " (train.hint.mean)"
         )
     if report.skipped:
         screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
-        screen.table(report.skipped.items(), head=("channel/reason", "count"))
+        skipped = [(name, count, REASONS.get(name, "")) for name, count in report.skipped.items()]
+        screen.table(skipped, head=("channel/reason", "count", "that is"))
     screen.line(f" look     {job.command('show example e001')}")
 
 

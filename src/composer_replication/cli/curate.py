@@ -21,6 +21,7 @@ from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
 from composer_replication.data.curate.pair import Pair, session_pairs
 from composer_replication.data.curate.pair_export import export_rows
 from composer_replication.data.curate.recipe import DUPLICATES, load_recipe
+from composer_replication.report.html import plural
 from composer_replication.tokens.split import is_held_out
 
 
@@ -102,7 +103,7 @@ def _pairs(job: Job) -> Iterator[Pair]:
                 yield from session_pairs(session, by_session[session.id], held_out=held_out)
     if missing := sorted(by_session.keys() - held.keys()):
         raise DataError(
-            f"{len(missing)} pairs of sessions that are not here, e.g. {missing[0]}",
+            f"{plural(len(missing), 'session')} with pairs that are not here, e.g. {missing[0]}",
             where=str(job.preferences),
         )
 
@@ -118,8 +119,9 @@ def _show(job: Job, report: dict[str, Any], dropped_pairs: list[Dropped]) -> Non
         f"{report['kept']}: {report['kept_train']} to train on, {report['kept_held_out']} held out"
     )
     screen.line(
-        f" pairs    {report['pairs']}, kept {kept_counts} (of {report['sessions']} sessions,"
-        f" {report['repositories']} repositories)"
+        f" pairs    {report['pairs']}, kept {kept_counts} (of"
+        f" {plural(report['sessions'], 'session')},"
+        f" {plural(report['repositories'], 'repository', 'repositories')})"
     )
     example = {
         dropped.reason: f"{dropped.pair_id}: {_like(dropped)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
 from composer_replication.report.html import plural
+from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.logs_view import number_or_none, outcome_tally, share_with_interval
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def print_plan(job: Job, held: HeldOut) -> dict[str, Any]:
 
     plan, print_line = plan_of(held), job.screen.line
     print_line(
-        f" held out {plan['sites']} mistakes in {plan['sessions_with_sites']} of"
+        f" held out {plural(plan['sites'], 'mistake')} in {plan['sessions_with_sites']} of"
         f" {plural(plan['held_out_sessions'], 'held-out session')} and"
         f" {plural(plan['repositories'], 'repository', 'repositories')}; as for `build`,"
         f" {plural(plan['training_sessions'], 'session')} to train on"
@@ -38,7 +39,8 @@ def print_plan(job: Job, held: HeldOut) -> dict[str, Any]:
             style="yellow",
         )
     if plan["kinds"]:
-        job.screen.table(plan["kinds"].items(), head=("kind", "sites"))
+        kinds = [(kind_title(kind), kind, count) for kind, count in plan["kinds"].items()]
+        job.screen.table(kinds, head=("what went wrong", "kind", "sites"))
     if plan["left_out"]:
         print_line(
             " left out"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from composer_replication.cli.ingest_store import READING, RECORD, replace_store
 from composer_replication.cli.job import Job
+from composer_replication.cli.lookup import is_ordinal
 from composer_replication.cli.problems import UsageError
+from composer_replication.core.codec import read_sites
 from composer_replication.core.files import explain_full_disk
 from composer_replication.core.jsonl import write_json
 from composer_replication.data.ingestion.ingest_record import (
@@ -17,6 +20,7 @@ from composer_replication.data.ingestion.ingest_record import (
 )
 from composer_replication.data.ingestion.store import remaining_sessions
 from composer_replication.data.ingestion.unchanged import EarlierReading
+from composer_replication.report.html import plural
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
@@ -69,8 +73,7 @@ def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
     listed = f"list them: {job.command('sessions')}"
     if candidates:
         listing = "".join(
-            f"\n  {candidate}"
-            f"  ({sum(names_session(candidate, *row) for row in record.sessions.items())} sessions)"
+            f"\n  {candidate}  ({plural(_count(candidate, record), 'session')})"
             for candidate in candidates
         )
         message = (
@@ -82,10 +85,40 @@ def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
         )
     if earlier := _earlier(word, record):
         return earlier[0]
+    if session := _session_of_site(job, word):
+        raise UsageError(
+            f"{word!r} is one message of the session {session}; whole sessions are forgotten",
+            where=str(job.sites),
+            fix=f"give the session instead: --forget {shlex.quote(session)}",
+        )
+    if beginning := [name for name in record.sessions if name.startswith(word)]:
+        shown = ", ".join(beginning[:3]) + (", ..." if len(beginning) > 3 else "")
+        raise UsageError(
+            f"{word!r} is only the beginning of {plural(len(beginning), 'session')}",
+            where=str(job.sessions),
+            fix=f"give the id in full, as what is forgotten may be the last copy: {shown}",
+        )
+    if is_ordinal(word):
+        raise UsageError(
+            f"{word!r} is a place in a list, and places change",
+            where=str(job.sessions),
+            fix=f"give the session's id; {listed}",
+        )
     fix = f"give an id, a repository (owner/name) or the full path of a project's folder; {listed}"
     raise UsageError(
         f"no session and no project {word!r} in the store", where=str(job.sessions), fix=fix
     )
+
+
+def _count(name: str, record: IngestRecord) -> int:
+    """The number of stored sessions that a name means."""
+    return sum(names_session(name, *row) for row in record.sessions.items())
+
+
+def _session_of_site(job: Job, word: str) -> str:
+    """The session of the site with this id or short name; "" if there is none."""
+    sites = read_sites(job.sites) if job.sites.exists() else ()
+    return next((site.session_id for site in sites if word in (site.id, site.name)), "")
 
 
 def _earlier(word: str, record: IngestRecord) -> list[str]:

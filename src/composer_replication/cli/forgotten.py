@@ -19,7 +19,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.ingest_record import read_record
 from composer_replication.data.teachers.ledger import LEDGER_NAME
-from composer_replication.report.html import session_mark, sessions_of_page, unpacked
+from composer_replication.report.html import plural, session_mark, sessions_of_page, unpacked
 from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
@@ -109,7 +109,7 @@ def check_not_forgotten(job: Job, data: Dataset) -> None:
     held = {item.session_id for item in chain(data.examples, data.pairs)}
     if sessions := sorted(held & set(record.removed)):
         shown = ", ".join(sessions[:3]) + (", ..." if len(sessions) > 3 else "")
-        message = f"the examples hold {len(sessions)} sessions that were forgotten since: {shown}"
+        message = f"the examples hold {plural(len(sessions), 'session')} forgotten since: {shown}"
         raise DataError(
             message,
             where=str(job.examples),

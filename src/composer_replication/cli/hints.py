@@ -15,6 +15,8 @@ from composer_replication.core.codec import read_sessions, read_sites, record_to
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Hint, Site
 from composer_replication.data.hints.write import HintReport, write_hints
+from composer_replication.report.html import plural
+from composer_replication.report.kind_titles import kind_title
 
 
 def hints_command(
@@ -87,6 +89,7 @@ def _show(
     }
     rows = [
         (
+            kind_title(kind),
             kind,
             written[kind],
             without[kind],
@@ -95,16 +98,16 @@ def _show(
         for kind in sorted({*written, *without})
     ]
     screen = job.screen
-    screen.table(rows, head=("kind of mistake", "hints", "without", "words"))
+    screen.table(rows, head=("what went wrong", "kind", "hints", "without", "words"))
     screen.line(
-        f"\n {len(hints)} hints; {sum(without.values())} mistakes for which no writer had anything"
-        " to say"
+        f"\n {plural(len(hints), 'hint')}; {plural(without.total(), 'mistake')} for which no"
+        " writer had anything to say"
     )
     for reason, count in refused.items():
         screen.line(f" refused  {count} {reason}", style="yellow")
     if warned := sum(report.warned for report in reports):
         screen.line(
-            f" note     {warned} hints of your own name what was wrong or forbid it, which makes it"
+            f" note     of your own hints, {warned} say what was wrong or forbid it, which makes it"
             " likelier: name the right action",
             style="yellow",
         )
@@ -114,7 +117,7 @@ def _show(
                 f"          {refusal.site_id} {refusal.writer}: {refusal.reason} {refusal.detail}"
             )
     left_out = sum(report.left_out for report in reports)
-    screen.line(f" left out {left_out} sites that are not mistakes")
+    screen.line(f" left out {plural(left_out, 'site')}: no mistakes of the agent")
     if not audit:
         screen.line(
             f" measure  {job.command('hints', '--audit')}   (a hint that changes nothing cannot"

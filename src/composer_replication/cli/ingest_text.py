@@ -10,6 +10,7 @@ from composer_replication.cli.console import Screen
 from composer_replication.data.ingestion.counts import FileReport
 from composer_replication.data.ingestion.find_logs import RETENTION_NOTE
 from composer_replication.data.ingestion.store import StoreUpdate
+from composer_replication.report.html import plural
 
 SHOWN_FILES = 12
 OUTCOMES: Mapping[str, str] = {
@@ -53,15 +54,15 @@ def show_reading(
     shown = rows if screen.verbose else rows[:SHOWN_FILES]
     screen.table(shown, head=("file", "", "records", "sessions", "calls", "errors"))
     if len(rows) > len(shown):
-        screen.line(f" ... and {len(rows) - len(shown)} more files (-v)")
+        screen.line(f" ... and {plural(len(rows) - len(shown), 'more file')} (-v)")
     read, several = (
         sum(r.status == "read" for r in reports),
         sum(len(r.session_names) > 1 for r in reports),
     )
-    more = f" in {read} files, {several} of which hold several" if several else ""
+    more = f" in {plural(read, 'file')}, {several} of which hold several" if several else ""
     screen.line(
-        f"\n {counts['sessions']} sessions{more}  {counts['turns']} turns  {counts['calls']} tool"
-        " calls"
+        f"\n {plural(counts['sessions'], 'session')}{more}  {plural(counts['turns'], 'turn')}"
+        f"  {plural(counts['calls'], 'tool call')}"
     )
     if requests := sum(r.num_requests for r in reports):
         screen.line(
@@ -77,7 +78,8 @@ def show_reading(
         endings = ", ".join(
             f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
         )
-        screen.line(f" not read {sum(others.values())} files of other kinds ({endings})")
+        what = plural(sum(others.values()), "file of another kind", "files of other kinds")
+        screen.line(f" not read {what} ({endings})")
     screen.line(f" note     {RETENTION_NOTE}", style="dim")
 
 
@@ -85,7 +87,9 @@ def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
     """Print what became of the store, with a line per unusual session; returns the values."""
     outcomes = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
     parts = [f"{len(outcomes[name])} {label}" for name, label in OUTCOMES.items() if outcomes[name]]
-    screen.line(f" store    {len(plan.order)} sessions: {', '.join(parts) or 'none of these'}")
+    screen.line(
+        f" store    {plural(len(plan.order), 'session')}: {', '.join(parts) or 'none of these'}"
+    )
     for name, why in LOUD.items():
         for session in outcomes[name]:
             screen.line(f" {name:8} {session}: {why}", style="yellow")
@@ -120,7 +124,9 @@ def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
             if r.status == "read"
             for number, why in r.raw.damage[:3]
         ],
-        "unknown": [f"{count} records of type {name!r}" for name, count in unknown.most_common(5)],
-        "removed": [f"{count} {kind}" for kind, count in removed.most_common()],
+        "unknown": [
+            f"{plural(count, 'record')} of type {name!r}" for name, count in unknown.most_common(5)
+        ],
+        "removed": [f"{kind.replace('_', ' ')} {count}" for kind, count in removed.most_common()],
     }
     return {name: "; ".join(entries) for name, entries in groups.items() if entries}

@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from composer_replication.cli.console import Screen, is_main_rank
+from composer_replication.cli.first_logs import first_logs
 from composer_replication.cli.flags import Common, dotted_settings, flags_for
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.trusting import decide, print_settings
@@ -178,9 +179,10 @@ class Job:
     def need_file(self, path: Path, *, verb: str) -> Path:
         """Return the path; raises DataError, which names the verb that writes it."""
         if not path.exists():
-            raise DataError(
-                f"no {path.name}", where=str(path), fix=f"run first: {self.command(verb)}"
-            )
+            command = self.command(verb)
+            if verb == "ingest":
+                command = first_logs(self) or self.command("ingest PATH")
+            raise DataError(f"no {path.name}", where=str(path), fix=f"run first: {command}")
         return path
 
     def stamp(

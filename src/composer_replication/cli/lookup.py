@@ -1,4 +1,5 @@
-"""Find a record by its id, by a unique prefix of its id, or by its ordinal (s014 = the 14th)."""
+"""Find a record by its id, its short name, a unique prefix of its id, or its ordinal (s014 = the
+14th)."""
 
 from __future__ import annotations
 
@@ -30,6 +31,15 @@ def ordinal(number: int, *, letter: str = "s") -> str:
     return f"{letter}{number:03d}"
 
 
+def is_ordinal(word: str) -> bool:
+    """Whether a word is the place of a record in a file.
+
+    >>> is_ordinal("s014"), is_ordinal("s2")
+    (True, False)
+    """
+    return _ORDINAL.fullmatch(word) is not None
+
+
 def plain_command(verb: str) -> str:
     """A command line for a verb, without flags; `Job.command` adds those of a job.
 
@@ -45,16 +55,20 @@ def find_index(
     *,
     noun: str,
     file: Path,
+    names: Sequence[str] = (),
     command: Callable[[str], str] = plain_command,
 ) -> int:
     """The index of the record that is meant; raises DataError if none or several match.
+
+    `names` are the short names of the records, in the same order.
 
     >>> find_index("s2", ["s1:7:c1", "s2:9:c4"], noun="site", file=Path("sites.jsonl"))
     1
     """
     if wanted in ids:
         return ids.index(wanted)
-    begins = [i for i, identifier in enumerate(ids) if identifier.startswith(wanted)]
+    begins = [i for i, name in enumerate(names) if name == wanted]
+    begins = begins or [i for i, identifier in enumerate(ids) if identifier.startswith(wanted)]
     if len(begins) == 1:
         return begins[0]
     match = _ORDINAL.fullmatch(wanted)

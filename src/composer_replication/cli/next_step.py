@@ -7,21 +7,19 @@ sessions -> sites -> hints -> report -> (a model that can be trained) hints --au
 from __future__ import annotations
 
 import json
-import os
-import shlex
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build_split import split_flags
 from composer_replication.cli.channel_units import first_replay, unfed, units_per_channel
+from composer_replication.cli.first_logs import first_logs
 from composer_replication.cli.hint_gate import AUDIT_VERB, mismatch, verdicts_of
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import check_stale
-from composer_replication.data.ingestion.find_logs import default_folders
 from composer_replication.tokens.artefact import META
 
 NEEDED_TO_TRAIN = ("torch", "transformers", "accelerate", "safetensors")
@@ -40,11 +38,10 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made ->
     "recompose doctor"
     """
-    if job.sessions.exists() and not job.sessions.stat().st_size:  # everything was forgotten
-        return _first_logs(job)
-    for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
-        if not path.exists() or check_stale(path, work=job.work):
-            return job.command(verb)
+    if not job.sessions.exists() or not job.sessions.stat().st_size:  # all may be forgotten
+        return first_logs(job) or job.command("doctor")
+    if not job.sites.exists() or check_stale(job.sites, work=job.work):
+        return job.command("sites")
     if not any(site.is_target for site in read_sites(job.sites)):
         return job.command("show session")
     if not job.hints.exists() or check_stale(job.hints, work=job.work):
@@ -60,18 +57,6 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
         return job.command("doctor")  # it names the missing package and the install command
     return _training(
         job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings
-    )
-
-
-def _first_logs(job: Job) -> str:
-    """`ingest` of the settings' logs or the agent's, without a question; else `doctor`."""
-    if job.config.ingest.logs:
-        return job.command("ingest")
-    folder = next((path for path in default_folders(os.environ) if path.is_dir()), None)
-    return (
-        job.command("doctor")
-        if folder is None
-        else job.command(f"ingest {shlex.quote(str(folder))}")
     )
 
 

@@ -10,6 +10,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from composer_replication.core.harmless import harmless
+from composer_replication.core.site import short_name
+from composer_replication.report.html import plural
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
 
@@ -133,7 +135,7 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
     site = view["site"]
     yield Text(
         harmless(
-            f"s{view['ordinal']:03d}  {site['id']}\n{kind_title(site['kind'], site['tool'])}\n"
+            f"{short_name(site['id'])}  {site['id']}\n{kind_title(site['kind'], site['tool'])}\n"
             f"{site['kind']} · {site['category']} · found by {site['detector']}"
         ),
         style="bold",
@@ -142,7 +144,8 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         yield Text(shorten(site["detail"], full=full), style="red")
     if view["left_out_before"]:
         yield Text(
-            f"... {view['left_out_before']} earlier turns in context (--before N)\n", style="dim"
+            f"... {plural(view['left_out_before'], 'earlier turn')} in context (--before N)\n",
+            style="dim",
         )
     for turn in view["before"]:
         yield render_turn(turn, full=full)
@@ -151,7 +154,8 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
     for turn in view["after"]:
         yield render_turn(turn, full=full)
     if view["left_out_after"]:
-        yield Text(f"... {view['left_out_after']} later turns, {NEITHER} (--after N)", style="dim")
+        left = plural(view["left_out_after"], "later turn")
+        yield Text(f"... {left}, {NEITHER} (--after N)", style="dim")
 
 
 def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
@@ -161,9 +165,8 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         if view["requests"]
         else ""
     )
-    facts = (
-        f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
-    )
+    turns = plural(view["turns_total"], "turn")
+    facts = f"{view['file']} · {turns} · tools {view['tools']['origin']}{checked}"
     yield Text(harmless(f"{view['id']}\n{facts}"), style="bold")
     starts = {s["start"]: s for s in view["segments"] if s["start"]}
     for turn in view["turns"]:
@@ -176,7 +179,10 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         for site in turn.get("sites", ()):
             if site["hint"] is not None:
                 yield _site_hint(site)
-        notes = ", ".join(f"{site['kind']} ({site['category']})" for site in turn.get("sites", ()))
+        notes = ", ".join(
+            f"{kind_title(site['kind'], site['tool'])} · {site['kind']} ({site['category']})"
+            for site in turn.get("sites", ())
+        )
         yield render_turn(turn, full=full, note=notes)
 
 

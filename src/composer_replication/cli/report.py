@@ -24,6 +24,8 @@ from composer_replication.report.audit_page import audit_page
 from composer_replication.report.audit_view import AuditView, audit_view
 from composer_replication.report.compare_page import compare_page, success_of
 from composer_replication.report.headline import evaluation_sentences
+from composer_replication.report.html import plural
+from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.report.work import work_view
@@ -115,13 +117,16 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     work, text = draw_audit(job, audit_view(job.work))
     counts = work["counts"]
     of = (
-        f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool"
-        " calls"
+        f"{work['mistaken_sessions']} of {plural(counts['sessions'], 'session')},"
+        f" {plural(counts['calls'], 'tool call')}"
     )
-    job.screen.line(f" {work['mistakes']} mistaken messages in {of}")
+    job.screen.line(f" {plural(work['mistakes'], 'mistaken message')} in {of}")
     job.screen.table(
-        [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]],
-        head=("kind of mistake", "sites", "with a hint"),
+        [
+            (kind_title(row["name"]), row["name"], row["count"], row["hinted"])
+            for row in work["kinds"]
+        ],
+        head=("what went wrong", "kind", "sites", "with a hint"),
     )
     names = (
         "counts",

@@ -50,7 +50,8 @@ def show_command(
     noun
         What to show. Answers of other models are on the page of `recompose report`.
     id
-        Its id, a unique prefix of it, or its position in the file: s014.
+        Its id, a unique prefix of it, or its position in the file: s014. A site also has a short
+        name, which stays the same when other sessions come and go.
     full
         Do not truncate long texts.
     before
@@ -106,6 +107,7 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
         rows = [
             {
                 "ordinal": i,
+                "name": s.name,
                 "id": s.id,
                 "kind": s.kind,
                 "category": s.category,
@@ -115,7 +117,14 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
             for i, s in enumerate(sites, 1)
         ]
         return _list_sites(job, rows, sites)
-    index = find_index(wanted, [s.id for s in sites], noun="site", file=path, command=job.command)
+    index = find_index(
+        wanted,
+        [s.id for s in sites],
+        noun="site",
+        file=path,
+        names=[s.name for s in sites],
+        command=job.command,
+    )
     site = sites[index]
     session = next(
         iter_sessions(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None
@@ -138,9 +147,9 @@ def _list_sites(job: Job, rows: Sequence[dict[str, Any]], sites: Sequence[Site])
     columns = ("kind", "category", "hint", "id") if job.screen.verbose else ("kind", "hint", "id")
     shown = [
         (
-            ordinal(row["ordinal"]),
+            site.name,
             kind_title(site.kind, site.tool),
-            *(row[name] for name in columns),
+            *(("no", "yes")[row[name]] if name == "hint" else row[name] for name in columns),
         )
         for row, site in zip(rows, sites, strict=True)
         if job.screen.verbose or site.is_target

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job
-from composer_replication.cli.lookup import ordinal
 from composer_replication.cli.next_step import next_step
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.sites_of_before import EarlierSites, found_by, sites_of_before
@@ -25,6 +24,8 @@ from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
 from composer_replication.data.sites.find_sites import NO_VERDICTS, find_sites
 from composer_replication.data.sites.summary import SitesSummary, summarise
+from composer_replication.report.html import plural
+from composer_replication.report.kind_titles import kind_title
 
 if TYPE_CHECKING:
     from composer_replication.data.hints.candidate_reader import CandidateReading
@@ -100,14 +101,18 @@ def _show(
     job: Job, sites: list[Site], summary: SitesSummary, notes: list[str], *, sessions: int
 ) -> None:
     screen = job.screen
-    share = f"{summary.num_sessions} of {sessions} sessions"
+    share = f"{summary.num_sessions} of {plural(sessions, 'session')}"
     screen.line(
-        f" {summary.num_mistakes} mistaken messages in {share}; {summary.num_sites} sites in all"
+        f" {plural(summary.num_mistakes, 'mistaken message')} in {share};"
+        f" {plural(summary.num_sites, 'site')} in all"
     )
-    screen.table(summary.kinds.items(), head=("kind of mistake", "sites"))
+    kinds = [(kind_title(kind), kind, count) for kind, count in summary.kinds.items()]
+    screen.table(kinds, head=("what went wrong", "kind", "sites"))
     if summary.apart:
         screen.line("\n apart from mistakes, never trained on by default:")
-        screen.table(summary.apart.items(), head=("category/kind", "sites"))
+        apart = [(*name.split("/", 1), count) for name, count in summary.apart.items()]
+        rows = [(kind_title(kind), kind, name, count) for name, kind, count in apart]
+        screen.table(rows, head=("what happened", "kind", "category", "sites"))
     authors = ", ".join(f"{name} {count}" for name, count in summary.authors.items())
     screen.line(
         f"\n author of the mistaken message: {authors or 'none'}  (imported text is off-policy:"
@@ -121,5 +126,5 @@ def _show(
             style="yellow",
         )
     else:
-        first = next(i for i, site in enumerate(sites, 1) if site.is_target)
-        screen.line(f" look   {job.command(f'show site {ordinal(first)}')}")
+        first = next(site for site in sites if site.is_target)
+        screen.line(f" look   {job.command(f'show site {first.name}')}")

@@ -9,6 +9,7 @@ Example: in session s1, turn 7 calls read_flie (call c1), and turn 8 is its erro
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -104,6 +105,11 @@ class Site:
         return f"{self.session_id}:{self.turn}:{self.call_id or '-'}"
 
     @property
+    def name(self) -> str:
+        """The short name of this site, as stable as its id."""
+        return short_name(self.id)
+
+    @property
     def candidate(self) -> Candidate:
         """What a reader's verdict on this site is about, within its session."""
         return self.turn, self.call_id, self.rule, self.evidence
@@ -119,6 +125,16 @@ class Site:
         """Whether lm_ce must skip this message: a mistake, a message that a human rejected or cut
         off, or an unclassified error."""
         return self.category in LM_CE_EXCLUDED or self.kind == UNCLASSIFIED
+
+
+def short_name(site_id: str) -> str:
+    """The short name of a site, for people: it depends on the id alone, so it stays the same if
+    other sessions come and go.
+
+    >>> short_name("s1:7:c1")
+    's7ecd45f6'
+    """
+    return f"s{hashlib.sha256(site_id.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def turn_site_id(session_id: str, turn: int) -> str:

@@ -132,8 +132,8 @@ def _stopped(rows: Sequence[StoppedRow]) -> str:
     stopped = plural(sum(row.count for row in rows), "message")
     spent = usd_text(sum(row.spend.usd for row in rows))
     words = sum(len(row.words) for row in rows)
-    why = f"; {plural(words, 'time')} they said why" if words else ""
-    return f"People stopped {stopped} ({spent}): {acts}{why}."
+    also = f"; with {words} of them they also wrote a message" if words else ""
+    return f"People stopped {stopped} ({spent}): {acts}{also}."
 
 
 def row_text(row: AuditRow) -> str:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer_replication.core.site import short_name
 from composer_replication.report.diffs import diff_block, edit_lines, without_edit
 from composer_replication.report.heat import heat
 from composer_replication.report.html import Html, el, plural
@@ -42,7 +43,8 @@ def site_article(
     later = view["after"][: limits.turns]
     before = view["left_out_before"] + len(view["before"]) - len(context)
     after = view["left_out_after"] + len(view["after"]) - len(later)
-    command = f"recompose show site {name} --full{folder_flags}"
+    short = "" if "name" in view else f"{short_name(site['id'])} "
+    command = f"recompose show site {short}--full{folder_flags}"
     return el(
         "article",
         el(
@@ -50,7 +52,7 @@ def site_article(
             f"{name} {kind_title(site['kind'], cut_end(site.get('tool', ''), 60))} ",
             el("small", about),
         ),
-        el("p", el("code", site["id"]), f" {site.get('repository', '')}", cls="quiet"),
+        el("p", el("code", f"{short}{site['id']}"), f" {site.get('repository', '')}", cls="quiet"),
         el("p", "Shown by: ", cut_end(site["detail"], 300)) if site.get("detail") else None,
         turns_before(context, before, limits),
         hint_box(view["hint"], limits),

@@ -12,7 +12,6 @@ through others. So the sessions are the same as after reading everything.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from array import array
@@ -20,6 +19,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,15 @@ _KEPT = ("read", "duplicate", "empty", "foreign")
 class KnownLog:
     """A log of an earlier reading: what tells that it is as it was, and what came of it.
 
-    `changed_ns` are its times of modification and of change of status; `names` those of its
+    `changed_ns` are its times of modification and of change of status; `beside` is a hash of the
+    other files that its reader looked into (their sizes and times); `names` are those of its
     sessions in the store, `num_sessions` how many were read; `repositories` the name of each folder
     in which one ran.
     """
 
     num_bytes: int
     changed_ns: tuple[int, int]
+    beside: str
     sha256: str
     about: str
     marks: tuple[int, ...]
@@ -86,10 +88,12 @@ class EarlierReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatus:
-    """Size and times of a log, taken before it is read, so that what is added later is seen."""
+    """Size and times of a log and of the files beside it, taken before it is read, so that what is
+    added later is seen."""
 
     num_bytes: int
     changed_ns: tuple[int, int]
+    beside: str
 
     @staticmethod
     def of(log: LogFile) -> LogStatus | None:
@@ -99,13 +103,29 @@ class LogStatus:
         except OSError:
             return None
         times = (status.st_mtime_ns, status.st_ctime_ns)
-        return LogStatus(num_bytes=status.st_size, changed_ns=times)
+        return LogStatus(num_bytes=status.st_size, changed_ns=times, beside=_beside(log))
+
+
+def _beside(log: LogFile) -> str:
+    """A hash of the sizes and times of the files that the log's reader looks into; "" of none.
+
+    Not of the time of change of status: SQLite itself sets the owner of its files as it reads.
+    """
+    facts: list[tuple[str, int, int]] = []
+    for path in FORMATS[log.format].beside(log.path) if log.format else ():
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if status.st_size:  # SQLite makes an empty one while it reads
+            facts.append((path.name, status.st_size, status.st_mtime_ns))
+    return sha256(repr(facts).encode("utf-8", "surrogateescape")).hexdigest() if facts else ""
 
 
 def path_key(log: LogFile) -> str:
     """The hash of a log's path: the path itself may hold what must not be stored."""
     path = os.path.abspath(log.path).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(path).hexdigest()[:32]
+    return sha256(path).hexdigest()[:32]
 
 
 def known_log(
@@ -118,17 +138,17 @@ def known_log(
 ) -> KnownLog | None:
     """What a later reading needs to know of a log; None if it has to read it again.
 
-    That is a log that could not be read, a document (its reader may look into other files), and one
-    in a folder whose name must not be stored. Its `names` are still those of this reading.
+    That is a log that could not be read, and one in a folder whose name must not be stored. Its
+    `names` are still those of this reading.
     """
     report = result.report
-    is_lines = not log.format or FORMATS[log.format].layout == "lines"
     is_secret = redactor is not None and any(redactor.text(f) != f for f in result.folders)
-    if status is None or report.status not in _KEPT or not is_lines or is_secret:
+    if status is None or report.status not in _KEPT or is_secret:
         return None
     return KnownLog(
         num_bytes=status.num_bytes,
         changed_ns=status.changed_ns,
+        beside=status.beside,
         sha256=report.sha256 if report.status in ("read", "duplicate") else "",
         about=_about(log),
         marks=result.marks,
@@ -175,6 +195,8 @@ def _is_same(log: LogFile, known: KnownLog, roots: frozenset[str]) -> bool:
     status = LogStatus.of(log)
     if status is None or status.num_bytes != known.num_bytes or _about(log) != known.about:
         return False
+    if status.beside != known.beside:
+        return False
     if any(repository_of(f, roots=roots) != name for f, name in known.repositories.items()):
         return False
     if status.changed_ns == known.changed_ns:
@@ -188,7 +210,7 @@ def _is_same(log: LogFile, known: KnownLog, roots: frozenset[str]) -> bool:
 def _about(log: LogFile) -> str:
     """The hash of what was known of a log before it was read."""
     facts = repr((log.name, log.agent, log.cwd, log.why, log.format))
-    return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _outline(report: FileReport) -> FileReport:
@@ -205,7 +227,10 @@ def _outline(report: FileReport) -> FileReport:
 def _encoded(known: KnownLog) -> dict[str, Any]:
     report = known.report
     return {
-        **{name: getattr(known, name) for name in ("num_bytes", "changed_ns", "sha256", "about")},
+        **{
+            name: getattr(known, name)
+            for name in ("num_bytes", "changed_ns", "beside", "sha256", "about")
+        },
         "marks": b64encode(array("Q", known.marks).tobytes()).decode(),
         "names": known.names,
         "num_sessions": known.num_sessions,
@@ -233,6 +258,7 @@ def _decoded(row: Mapping[str, Any]) -> KnownLog:
     return KnownLog(
         num_bytes=row["num_bytes"],
         changed_ns=(first, second),
+        beside=row["beside"],
         sha256=row["sha256"],
         about=row["about"],
         marks=tuple(marks),

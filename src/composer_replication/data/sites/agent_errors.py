@@ -65,7 +65,7 @@ CALL_IS_WRONG_ELSEWHERE: tuple[ErrorPattern, ...] = (
     error_pattern(
         "mistake",
         "edit_no_match",
-        r"^apply_patch verification failed: Failed to find (?:expected lines|context)"
+        r"^(?:apply_patch verification failed|error): Failed to find (?:expected lines|context)"
         r"|^Failed to edit, (?:0 occurrences found|could not find the string)"
         r"|^(?:oldString not found|Could not find oldString)"
         r"|^(?:ERROR:\s*)?No replacement was performed, old_str [\s\S]{0,4000}did not appear"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from composer_replication.core.trace import ToolCall, ToolResult
 from composer_replication.data.sites.result_headers import split_header
 from composer_replication.data.sites.shell import SHELL_TOOLS, shell_command
@@ -12,6 +14,9 @@ from composer_replication.data.sites.tool_errors import (
     not_the_model,
 )
 from composer_replication.data.sites.verdict import Verdict
+
+_OF_PATCH = re.compile(r"apply_patch verification failed|error: Failed to find (?:exp|con)")
+"""Codex takes a patch out of a shell command and applies it itself."""
 
 
 def is_error(call: ToolCall, result: ToolResult) -> bool:
@@ -30,7 +35,10 @@ def judge(call: ToolCall, result: ToolResult) -> Verdict:
     'mistake'
     """
     command, header = shell_command(call.name, call.arguments), split_header(result.text)
-    if command is None or result.text.lstrip().startswith("<tool_use_error>"):
-        return judge_tool_error(header.body if header else result.text, tool=call.name)
-    body = header.body if header and header.code is None else result.text
-    return not_the_model(body) or judge_shell_error(command, result.text)
+    output = header.body if header else result.text
+    is_agents = result.text.lstrip().startswith("<tool_use_error>") or _OF_PATCH.match(output)
+    if command is None or is_agents:
+        return judge_tool_error(output, tool=call.name)
+    ran = header is not None and header.code is not None
+    apart = None if ran else not_the_model(output)
+    return apart or judge_shell_error(command, result.text)

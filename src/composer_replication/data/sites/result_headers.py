@@ -31,8 +31,16 @@ _CODEX_REFUSAL = re.compile(
     r"\A(?:exec command rejected by user|patch rejected by user|rejected by user|aborted by user"
     rf"|Wall time: {_SECONDS}\naborted by user|exec_command failed for |apply_patch (?:verification"
     r" failed|was rejected)|failed to parse function arguments|unsupported (?:custom tool )?call:"
-    r"|write_stdin failed|execution error:|failed in sandbox|command timed out after )"
+    r"|write_stdin failed|execution error:|failed in sandbox|command timed out after "
+    r"|tool call error: |error: Failed to find (?:expected lines|context) )"
 )
+# Its first versions put the blame for every failure on the sandbox.
+_SANDBOX = re.compile(
+    r"\Afailed in sandbox \w+ with execution error: sandbox denied exec error, exit code:"
+    r" (?P<code>-?\d+), stdout: (?P<out>.*?), stderr: (?P<error>.*)\Z",
+    re.DOTALL,
+)
+_DENIED = re.compile(r"permission denied|operation not permitted|read-only file", re.IGNORECASE)
 # Gemini CLI and qwen-code.
 _GEMINI = re.compile(
     r"\A(?:Command: .*?\nDirectory: .*?\n)?(?:Output|Stdout): (?P<body>.*?)\n(?:(?:Error|Stderr):"
@@ -81,6 +89,9 @@ def split_header(text: str) -> Header | None:
             return _with_code(match["code"], text[match.end() :])
     if match := _SCRIPT.match(text):
         return _of_script(match["state"], text[match.end() :])
+    if (match := _SANDBOX.match(text)) and not _DENIED.search(match["error"]):
+        body = "\n".join(part for part in (match["out"].strip(), match["error"].strip()) if part)
+        return _with_code(match["code"], body)
     if _CODEX_REFUSAL.match(text):
         return Header(None, True, text)
     if match := _GEMINI.match(text):

@@ -12,6 +12,7 @@ a log without these, until a result arrives.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from composer_replication.core.trace import (
@@ -67,6 +68,7 @@ _HARNESS_OPENINGS: tuple[tuple[str, str], ...] = (
     ("<skill>", "reminder"),
     ("<collaboration_mode>", "reminder"),
 )
+_CWD = re.compile(r"<environment_context>\s*<cwd>([^<\n]{1,1024})</cwd>")
 _SILENT_ITEMS = frozenset(("ghost_snapshot", "other"))
 
 
@@ -205,6 +207,10 @@ class _RolloutReader:
     def _user_message(self, item: dict[str, Any]) -> None:
         self.message = None
         text = content_text(item.get("content"))
+        if not self.draft.cwd and (
+            folder := _CWD.match(text)
+        ):  # the first versions' header lacks it
+            self.draft.cwd = folder[1]
         author, tag = self._authorship(text, text_at(item, "role"))
         self.draft.add("user", author, [Text(text)], tag=tag)
 

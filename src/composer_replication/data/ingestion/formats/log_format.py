@@ -10,7 +10,7 @@ another type, and what still goes wrong is reported as damage of the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -195,6 +195,7 @@ class LogFormat:
     `layout`: "lines" = one JSON record per line; "document" = one JSON value per file; "database" =
     SQLite, which the reader opens itself, recognised by the names of its tables. `folder_of`
     returns the folder in which a session ran, from the record that `fits`; "" if it is not there.
+    `beside` returns the other files that the reader of a file looks into.
     """
 
     name: str
@@ -203,6 +204,7 @@ class LogFormat:
     fits: Callable[[Any], bool]
     read: Callable[[LogContent], list[SessionDraft]]
     folder_of: Callable[[Any], str] = lambda _: ""
+    beside: Callable[[Path], Iterable[Path]] = lambda _: ()
 
 
 # ---- values of untrusted JSON --------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -76,24 +77,37 @@ def _read_export(content: LogContent) -> list[SessionDraft]:
 def _read_storage(content: LogContent) -> list[SessionDraft]:
     """A session of the folders: storage/session/PROJECT/ID.json, storage/message/ID/*.json and
     storage/part/MESSAGE/*.json."""
-    info = dict_at(content.document)
-    storage = content.path.parent.parent.parent
     messages: list[Any] = []
-    for message in _json_files(storage / "message" / Path(text_at(info, "id")).name):
-        name = Path(text_at(message, "id")).name or "-"
-        messages.append({"info": message, "parts": _json_files(storage / "part" / name)})
+    for _, message, parts in _files_of_messages(content.path, content.document):
+        values = [part for part in map(_json_of, parts) if part is not None]
+        messages.append({"info": message, "parts": values})
     messages.sort(key=lambda m: (int_at(m, "info", "time", "created"), text_at(m, "info", "id")))
-    return [_session(info, messages, content)]
+    return [_session(dict_at(content.document), messages, content)]
 
 
-def _json_files(folder: Path) -> list[Any]:
-    values: list[Any] = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            values.append(json.loads(path.read_bytes()))
-        except (OSError, ValueError, RecursionError):
-            continue
-    return values
+def _files_of_messages(session: Path, info: Any) -> Iterator[tuple[Path, Any, list[Path]]]:
+    """The file of each message of a session in storage/, the message, and the files of its parts.
+
+    Folders are named by ids, files need not be.
+    """
+    storage = session.parent.parent.parent
+    for path in sorted((storage / "message" / Path(text_at(info, "id")).name).glob("*.json")):
+        if (message := _json_of(path)) is not None:
+            name = Path(text_at(message, "id")).name or "-"
+            yield path, message, sorted((storage / "part" / name).glob("*.json"))
+
+
+def _files_beside(session: Path) -> Iterator[Path]:
+    for path, _, parts in _files_of_messages(session, _json_of(session)):
+        yield path
+        yield from parts
+
+
+def _json_of(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _read_database(content: LogContent) -> list[SessionDraft]:
@@ -249,6 +263,7 @@ OPENCODE_STORAGE = LogFormat(
     fits=_fits_storage,
     read=_read_storage,
     folder_of=_folder_of,
+    beside=_files_beside,
 )
 OPENCODE_DATABASE = LogFormat(
     name="opencode_database",
@@ -256,4 +271,6 @@ OPENCODE_DATABASE = LogFormat(
     layout="database",
     fits=_fits_database,
     read=_read_database,
+    # what SQLite has not yet moved into the database itself
+    beside=lambda path: (path.with_name(f"{path.name}-wal"),),
 )
