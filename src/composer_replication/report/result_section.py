@@ -19,6 +19,7 @@ from composer_replication.report.site_article import hint_box, site_name
 
 COLUMNS = ("name", "n", "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
 ENDS = ("_low", "_high")
+SUCCESS_TITLE = "success on held-out tasks: share, with 95 % interval"
 GROUPS = {
     "families": "families of mistakes: share of the episodes (n) in which each was possible",
     "cells": (
@@ -37,6 +38,7 @@ ON_LOGS = (
     " played."
 )
 TOP_TOKENS = 240
+MEASURE_TITLES = {"n": "episodes (n)", "success": "success (share)"}
 ENDS_OF_RUN = ("before", "after")
 
 
@@ -104,11 +106,10 @@ def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any]
     if evaluation is None:
         return el(
             "div",
-            el("p", NO_EVALUATION),
             el(
                 "p",
-                "`recompose evaluate` writes evaluation.json into the run's folder; run `recompose"
-                " report` again afterwards.",
+                "Nobody knows yet: this run was not evaluated. `recompose evaluate` writes"
+                " evaluation.json into its folder; run `recompose report` again afterwards.",
             ),
             cls="verdict",
         )
@@ -127,7 +128,7 @@ def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any]
     charts = [
         chart
         for chart in (
-            _success(rows),
+            # success stands at the top of the page
             _differences(evaluation["paired"]),
             *(_counts(rows, name) for name in COLUMNS[3:]),
             *_families(rows, evaluation["family_titles"]),
@@ -149,11 +150,7 @@ def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any]
 
 def _success(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     drawn = _drawn(rows, "success")
-    return (
-        interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0)
-        if drawn
-        else None
-    )
+    return interval_chart(SUCCESS_TITLE, drawn, low=0.0, high=1.0) if drawn else None
 
 
 def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
@@ -210,7 +207,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
     plain = [
         {key: value for key, value in row.items() if not isinstance(value, Mapping)} for row in rows
     ]
-    tables = [_row_table(plain, caption="rows")]
+    tables = [_row_table(plain, caption="every measure, with its 95 % interval where it has one")]
     for group in groups:
         inner = [
             {
@@ -224,6 +221,8 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
+    """One line per measure and one column per row of the evaluation: there are few rows, and too
+    many measures for the width of a page."""
     names = list(
         dict.fromkeys(
             [
@@ -233,11 +232,15 @@ def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
         )
     )
     names = [n for n in names if not (n.endswith(ENDS) and n.rsplit("_", 1)[0] in names)]
-    lines = [[_value(row, name) for name in names] for row in rows]
+    lines = [
+        [MEASURE_TITLES.get(name, name.replace("_", " ")), *(_value(row, name) for row in rows)]
+        for name in names
+        if name != "name"
+    ]
     return table(
         lines,
-        head=[n.replace("_", " ") for n in names],
-        numbers=range(1, len(names)),
+        head=["measure", *(cut_end(str(row["name"]), 60) for row in rows)],
+        numbers=range(1, len(rows) + 1),
         caption=caption,
     )
 
