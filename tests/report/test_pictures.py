@@ -14,6 +14,7 @@ from composer_replication.report.compare_page import compare_page
 from composer_replication.report.heat import doubt_of, heat, legend
 from composer_replication.report.kind_titles import KIND_TITLES
 from composer_replication.report.limits import PageLimits
+from composer_replication.report.page import chain
 from composer_replication.report.rates import Rate
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
@@ -127,3 +128,9 @@ def test_the_name_of_a_run_does_not_turn_its_numbers_around(tmp_path: Path) -> N
     page = Page(compare_page(views))
     assert len(page.of_class("name")) >= 6 and page.text.count("long-" * 30) == 1
     assert page.text.lower().count("settings that differ") == 2, "the link and the heading"
+
+
+def test_a_loss_is_named_in_plain_words() -> None:
+    stage = {"what": "with a hint", "count": 2}
+    drop = {"reason": "no_hint", "count": 1, "why": "nobody knew"}
+    assert "− 1 no hint: nobody knew" in chain([{**stage, "drops": [drop]}], title="hints")

@@ -258,7 +258,7 @@ def interval_chart(
             el(
                 "g",
                 text_title,
-                el("text", cut_middle(name, LONG_NAME_CHARS), x=0, y=y - 11)
+                el("text", cut_middle(name, LONG_NAME_CHARS), x=0, y=y - 11, cls="start")
                 if is_above
                 else el("text", name, x=left - 8, y=y + 4, cls="end"),
                 el("line", x1=x(a), x2=x(b), y1=y, y2=y, cls="whisker"),
@@ -268,7 +268,7 @@ def interval_chart(
         )
     body += [
         el("line", x1=left, x2=right, y1=floor, y2=floor, cls="axis"),
-        el("text", axis_label(low), x=left, y=floor + 14, cls=None if is_above else "middle"),
+        el("text", axis_label(low), x=left, y=floor + 14, cls="start" if is_above else "middle"),
         el("text", axis_label(high), x=right, y=floor + 14, cls="end"),
     ]
     label = f"{title}: " + "; ".join(

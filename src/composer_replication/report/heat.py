@@ -129,8 +129,8 @@ def half_in(tokens: Sequence[Mapping[str, Any]]) -> int:
 
 def _caption(tokens: Sequence[Mapping[str, Any]]) -> str:
     title = f"the mistaken message, token by token ({plural(len(tokens), 'token')}"
-    few = half_in(tokens)
-    return title + (f"; half of the change is in {few} of them)" if few else ")")
+    number = half_in(tokens)
+    return title + (f"; half of the change is in {number} of them)" if number else ")")
 
 
 def _top(probe: Mapping[str, Any]) -> float:
