@@ -16,6 +16,7 @@ from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.audit_view import audit_view
+from composer_replication.report.compare_page import compare_page
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.report.work import work_view
@@ -319,3 +320,29 @@ def test_there_is_no_hole_beside_the_costliest_mistakes(
         assert right["bottom"] - left["bottom"] < 60
     else:
         assert left["width"] == right["width"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_is_wider_than_the_page_and_no_label_is_cut(
+    opened: Opened, tmp_path: Path, width: int
+) -> None:
+    value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
+    for row in value["rows"]:
+        for number in range(8):
+            name = f"measure_of_an_episode_{number}"
+            row |= {name: 0.5, f"{name}_low": 0.4, f"{name}_high": 0.6}
+    views = []
+    for name in ("one", "two"):
+        run = a_run(tmp_path / name)
+        write(run.evaluation_json, value)
+        views.append({**run_report(run.path), "id": f"{'a-long-name-' * 6}{name}"})
+    for text in (run_page(views[0]), compare_page(views)):
+        page = opened(text)
+        page.set_viewport_size({"width": width, "height": 900})
+        wide = "[...document.querySelectorAll('.wide')].map((t) => t.scrollWidth - t.clientWidth)"
+        assert max(page.evaluate(wide)) <= 0
+        cut = """[...document.querySelectorAll('figure svg text')].filter((text) => {
+          const [inner, outer] = [text, text.ownerSVGElement].map((e) => e.getBoundingClientRect());
+          return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+        }).map((text) => text.textContent)"""
+        assert page.evaluate(cut) == []

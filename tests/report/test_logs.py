@@ -201,9 +201,15 @@ def test_what_is_no_evaluation_on_logs_is_a_named_error(tmp_path: Path) -> None:
 )
 def test_a_rows_name_has_room_left_of_its_interval(name: str) -> None:
     page = Page(interval_chart("differences", [(name, 0.1, 0.0, 0.2)], low=-1, high=1))
-    label, end = [a for n, a in page.elements if n == "text" and a.get("class") == "end"]
+    texts = [a for n, a in page.elements if n == "text"]
+    end = [a for a in texts if a["class"] == "end"][-1]
     assert float(end["x"]) < 340, "the number at the end of the axis would be cut off"
-    drawn = name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 1]}…"
-    assert drawn in page.text and float(label["x"]) >= CHAR_WIDTH * len(drawn)
+    assert page.text.count(name) == 2, "in the title of the row, and as its label"
     axis = next(a for n, a in page.elements if n == "line" and a["class"] == "axis")
-    assert float(label["x"]) < float(axis["x1"]) <= 340 / 2
+    if len(name) <= NAME_CHARS:
+        label = next(a for a in texts if a["class"] == "end")
+        assert CHAR_WIDTH * len(name) <= float(label["x"]) < float(axis["x1"]) <= 340 / 2
+    else:  # above its row
+        label, whisker = texts[0], next(a for n, a in page.elements if a.get("class") == "whisker")
+        assert float(label["x"]) + CHAR_WIDTH * len(name) <= 340
+        assert float(label["y"]) < float(whisker["y1"])

@@ -89,10 +89,12 @@ def _cost(view: AuditView) -> str:
         return NO_USAGE
     spend, total = view.mistakes_spend, view.spend
     text = (
-        f"They cost {spend_text(spend)} of {usd_text(total.usd)} at list prices ({PRICES_AS_OF})."
+        f"They cost {spend_text(spend)} of {usd_text(total.usd)} in all, at the list prices of"
+        f" {PRICES_AS_OF}."
     )
     if total.unpriced:
-        text += f" {plural(round(total.unpriced), 'message')} of models without a price left out."
+        left = plural(round(total.unpriced), "message")
+        text += f" {left} of models without a price not counted."
     return text
 
 
@@ -116,24 +118,24 @@ def change_sentence(change: RateChange) -> str:
     )
     if change.verdict == "too short":
         return (
-            "Better or worse? Too short to say: it takes a week and"
-            f" {MIN_SESSIONS} sessions with tool calls in each half."
+            "Better or worse? Too early to say: it takes a week of logs, and"
+            f" {MIN_SESSIONS} sessions with tool calls in each half of it."
         )
     if change.verdict == "unclear":
-        return f"Better or worse? Not shown: {rates}; the difference may be chance."
+        return f"Better or worse? Nobody can tell: {rates}; the difference may be chance."
     return f"It got {change.verdict}: {rates}. (Tasks may have changed, too.)"
 
 
 def _stopped(rows: Sequence[StoppedRow]) -> str:
     if not rows:
         return "People stopped no message."
-    parts = {"rejected": "of {} they refused a call", "interrupted": "{} they cut off"}
-    acts = ", ".join(parts[row.category].format(row.count) for row in rows)
-    stopped = plural(sum(row.count for row in rows), "message")
+    parts = {"rejected": "refused a call of {}", "interrupted": "cut off {}"}
+    acts = " and ".join(parts[row.category].format(row.count) for row in rows)
+    number = sum(row.count for row in rows)
     spent = usd_text(sum(row.spend.usd for row in rows))
     words = sum(len(row.words) for row in rows)
-    also = f"; with {words} of them they also wrote a message" if words else ""
-    return f"People stopped {stopped} ({spent}): {acts}{also}."
+    why = "" if not words else ", with a reason" + ("" if number == 1 else f" for {words} of them")
+    return f"People stopped {plural(number, 'message')} ({spent} spent on them): they {acts}{why}."
 
 
 def row_text(row: AuditRow) -> str:
@@ -145,7 +147,7 @@ def row_text(row: AuditRow) -> str:
 def saving_text(rule: AuditRule) -> str:
     """What a rule may save in 30 days, and where it belongs."""
     place = f"; mostly in {rule.place}" if rule.place else ""
-    return f"{rule.support}{place}; at most {spend_text(rule.saving)} in 30 days of use"
+    return f"{rule.support}{place}; saves at most {spend_text(rule.saving)} in 30 days of use"
 
 
 def rules_markdown(view: AuditView) -> str:

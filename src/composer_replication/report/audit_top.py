@@ -19,6 +19,7 @@ from composer_replication.report.html import Child, Html, el, join, listed_count
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.page import grouped_number
+from composer_replication.report.rates import MIN_SESSIONS
 from composer_replication.report.sites_section import site_link
 from composer_replication.report.spend import Spend
 from composer_replication.report.trend_chart import trend_chart, week_bars
@@ -28,14 +29,18 @@ STOPPED_TITLES = {
     "rejected": "Messages of which people refused a call",
     "interrupted": "Messages that people cut off",
 }
-ARROWS = {"better": "fewer than before", "worse": "more than before", "unclear": "not shown"}
+ARROWS = {"better": "fewer than before", "worse": "more than before", "unclear": "may be chance"}
 
 
 def audit_top(view: AuditView) -> Html:
     """The first sentence, then the trend and the other sentences beside the costliest mistakes."""
     first, *others = sentences(view)
     weeks = [week for week in view.weeks if week.rate.calls]
-    cards = [_kind_card(kind, costs=bool(view.messages_with_usage)) for kind in view.kinds]
+    starts = [week.start for week in view.weeks]
+    cards = [
+        _kind_card(kind, starts, costs=bool(view.messages_with_usage))
+        for kind in view.kinds[:TOP_KINDS]
+    ]
     return el(
         "section",
         el("p", first, cls="lead"),
@@ -46,11 +51,7 @@ def audit_top(view: AuditView) -> Html:
                 trend_chart(weeks) if weeks else el("p", "These logs have no dates.", cls="quiet"),
                 [el("p", text) for text in others],
             ),
-            (
-                el("ol", cards[:TOP_KINDS], cls="costliest", aria_label="costliest mistakes")
-                if cards
-                else None
-            ),
+            (el("ol", cards, cls="costliest", aria_label="costliest mistakes") if cards else None),
             cls="picture trend" if cards and weeks else "picture alone",
         ),
         id="audit",
@@ -58,7 +59,7 @@ def audit_top(view: AuditView) -> Html:
     )
 
 
-def _kind_card(kind: AuditKind, *, costs: bool) -> Html:
+def _kind_card(kind: AuditKind, weeks: Sequence[str], *, costs: bool) -> Html:
     head = usd_text(kind.spend.usd) if costs and kind.spend.usd else grouped_number(kind.count)
     return el(
         "li",
@@ -68,7 +69,7 @@ def _kind_card(kind: AuditKind, *, costs: bool) -> Html:
         el("code", kind.kind),
         el("p", f"{plural(kind.count, 'time')} in {plural(kind.sessions, 'session')}"),
         el("p", spend_text(kind.spend), cls="quiet") if costs else None,
-        week_bars(kind.weeks),
+        week_bars(list(zip(weeks, kind.weeks, strict=True))),
         site_link("look at them", kind=kind.kind),
     )
 
@@ -86,15 +87,24 @@ def rules_section(view: AuditView) -> Html:
     return join(
         el(
             "p",
-            "Lines for CLAUDE.md or AGENTS.md. Nothing was written there. Supported means"
-            f" {SUPPORT}.",
+            "Lines to copy into CLAUDE.md or AGENTS.md, if you agree; nothing was written there."
+            f" A rule needs {SUPPORT}.",
         ),
         (
             el("ol", [_rule(rule, i) for i, rule in enumerate(view.rules)], cls="rules")
             if view.rules
             else el("p", "The counts support no rule yet.", cls="note")
         ),
-        (table(without, head=("no rule", "failures", "why"), numbers=(1,)) if without else None),
+        (
+            table(
+                without,
+                head=("kind of mistake", "failures", "why no rule"),
+                numbers=(1,),
+                caption="mistakes without a rule",
+            )
+            if without
+            else None
+        ),
     )
 
 
@@ -143,7 +153,8 @@ def _stopped(row: StoppedRow, limits: PageLimits) -> Html:
         ),
         el(
             "p",
-            f"In {plural(row.sessions, 'session')}{tools}. {spend_text(row.spend)}. ",
+            f"In {plural(row.sessions, 'session')}{tools}. Spent on them:"
+            f" {spend_text(row.spend)}. ",
             site_link("look at them", category=row.category),
         ),
         el("p", "What they said:") if words else None,
@@ -161,8 +172,9 @@ def where_section(view: AuditView, limits: PageLimits) -> Html:
         _rows(view.versions, "version", limits, linked=False),
         el(
             "p",
-            "The copied history of resumed sessions is counted once. Do not compare models by their"
-            " rates: they had different tasks.",
+            f"A dash: too few sessions, fewer than {MIN_SESSIONS} (in each half) or less than"
+            " a week. The copied history of resumed sessions is counted once. Do not"
+            " compare models by their rates: they had different tasks.",
             cls="quiet",
         ),
     )
@@ -185,9 +197,9 @@ def _rows(
         name,
         "mistakes",
         "calls",
-        "per 100",
-        "interval",
-        "later half",
+        "per 100 calls",
+        "95 % interval",
+        "later half of the sessions",
         "cost of mistakes",
         *(("cost of everything",) if total else ()),
     )

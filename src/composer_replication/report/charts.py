@@ -11,7 +11,10 @@ from composer_replication.report.html import Html, el
 WIDTH, HEIGHT = 340, 120
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 26
 MAX_POINTS = 240
-NAME_CHARS = 24  # of a row's name; the rest is in its title
+NAME_CHARS = 24  # of a name beside its row; longer names stand above theirs
+LONG_NAME_CHARS = 46  # of a name above its row; the rest is in its title
+DASHES = 8  # patterns of lines, so that colour is not the only difference
+VALUE_WIDTH = 48  # of the column of values
 CHAR_WIDTH = 6.6  # of the style sheet's 11 px, wide letters included
 Point = tuple[float, float]
 MARKED = ("starved", "dead", "exhausted")
@@ -90,14 +93,21 @@ def line_chart(
         return el("figure", head, el("p", "no values", cls="quiet"), cls="card")
     steps = [x for x, _ in points] + [step for step, _ in marks]
     plot = _Plot.around(steps, [y for _, y in points], log=log)
+    classes = [
+        f"{line.colour} d{i % DASHES}" if len(thinned) > 1 else line.colour
+        for i, line in enumerate(thinned)
+    ]
     body = [
         plot.axes(),
         [plot.tick(step, status) for step, status in ticks],
-        [plot.line(line) for line in thinned if line.points],
+        [plot.line(line, cls) for line, cls in zip(thinned, classes, strict=True) if line.points],
         el("line", x1=0, x2=0, y1=TOP, y2=HEIGHT - BOTTOM, cls="cursor"),
     ]
     keys = (
-        [el("span", line.name, cls=f"key {line.colour}") for line in thinned]
+        [
+            el("span", _swatch(cls), el("span", line.name, cls="name"), cls="key")
+            for line, cls in zip(thinned, classes, strict=True)
+        ]
         if len(thinned) > 1
         else None
     )
@@ -117,6 +127,12 @@ def line_chart(
         cls="card curves",
         data_unit="step",
     )
+
+
+def _swatch(cls: str) -> Html:
+    """A piece of a line for the key of its chart."""
+    line = el("line", x1=0, x2=26, y1=3, y2=3, cls=f"line {cls}")
+    return el("svg", line, viewBox="0 0 26 6", cls="swatch", aria_hidden="true", focusable="false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +196,7 @@ class _Plot:
             cls=f"tick {status}",
         )
 
-    def line(self, line: Line) -> Html:
+    def line(self, line: Line, cls: str) -> Html:
         """The line, with its values ("x:step:value") for the script that reads them at a point."""
         values = " ".join(
             f"{self.x(step):g}:{axis_label(step)}:{axis_label(value)}"
@@ -194,7 +210,7 @@ class _Plot:
                 cx=self.x(step),
                 cy=self.y(value),
                 r=3,
-                cls=f"dot {line.colour}",
+                cls=f"dot {cls}",
                 data_name=line.name,
                 data_values=values,
             )
@@ -202,7 +218,7 @@ class _Plot:
         return el(
             "polyline",
             points=points,
-            cls=f"line {line.colour}",
+            cls=f"line {cls}",
             data_name=line.name,
             data_values=values,
         )
@@ -216,50 +232,66 @@ def interval_chart(
     high: float,
     zero: bool = False,
 ) -> Html:
-    """One dot with its interval per row (name, value, low, high) on an axis from `low` to `high`.
+    """One dot with its interval per row (name, value, low, high) on an axis from `low` to `high`,
+    and the value at the right.
 
-    `zero` draws a line at zero.
+    `zero` draws a line at zero. A name stands beside its row, or above it if one is long.
     """
-    longest = max((min(len(name), NAME_CHARS) for name, *_ in rows), default=0)
-    width, height, left = 340, 22 * len(rows) + 26, max(104, round(CHAR_WIDTH * longest) + 12)
+    longest = max((len(name) for name, *_ in rows), default=0)
+    is_above = longest > NAME_CHARS
+    width, step = 340, 36 if is_above else 22
+    left = 8 if is_above else max(60, round(CHAR_WIDTH * longest) + 12)
+    height, right = step * len(rows) + 26, width - VALUE_WIDTH
 
     def x(value: float) -> float:
-        return round(
-            left + (min(max(value, low), high) - low) / (high - low) * (width - left - 14), 1
-        )
+        share = (min(max(value, low), high) - low) / (high - low)
+        return round(left + share * (right - left), 1)
 
     body: list[Html] = []
-    floor = 22 * len(rows) + 6
+    floor = step * len(rows) + 6
     if zero:
         body.append(el("line", x1=x(0), x2=x(0), y1=2, y2=floor, cls="zero"))
     for i, (name, value, a, b) in enumerate(rows):
-        y = 22 * i + 14
+        y = step * (i + 1) - 8
         text_title = el("title", f"{name}: {value:.3f}, interval {a:.3f} to {b:.3f}")
         body.append(
             el(
                 "g",
                 text_title,
-                el(
-                    "text",
-                    name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…",
-                    x=left - 8,
-                    y=y + 4,
-                    cls="end",
-                ),
+                el("text", cut_middle(name, LONG_NAME_CHARS), x=0, y=y - 11, cls="start")
+                if is_above
+                else el("text", name, x=left - 8, y=y + 4, cls="end"),
                 el("line", x1=x(a), x2=x(b), y1=y, y2=y, cls="whisker"),
                 el("circle", cx=x(value), cy=y, r=4, cls="dot c0"),
+                el("text", _value_text(value, zero=zero), x=width, y=y + 4, cls="end value"),
             )
         )
     body += [
-        el("line", x1=left, x2=width - 14, y1=floor, y2=floor, cls="axis"),
-        el("text", axis_label(low), x=left, y=floor + 14, cls="middle"),
-        el("text", axis_label(high), x=width - 14, y=floor + 14, cls="end"),
+        el("line", x1=left, x2=right, y1=floor, y2=floor, cls="axis"),
+        el("text", axis_label(low), x=left, y=floor + 14, cls="start" if is_above else "middle"),
+        el("text", axis_label(high), x=right, y=floor + 14, cls="end"),
     ]
     label = f"{title}: " + "; ".join(
         f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows
     )
     svg = el("svg", body, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
     return el("figure", el("figcaption", el("b", title)), svg, cls="card")
+
+
+def _value_text(value: float, *, zero: bool) -> str:
+    return f"{value:+.2f}" if zero else axis_label(round(value, 3))
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """A long name without its middle: what tells names apart is often at their end.
+
+    >>> cut_middle("a-very-long-name-of-a-run: before", 20)
+    'a-very-lo…un: before'
+    """
+    if len(text) <= limit:
+        return text
+    end = limit // 2
+    return f"{text[: limit - end - 1]}…{text[-end:]}"
 
 
 def bar(count: float, most: float) -> Html:

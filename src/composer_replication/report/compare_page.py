@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_replication.report.charts import Line, interval_chart, is_constant, line_chart
-from composer_replication.report.html import Html, document, el, join, table
+from composer_replication.report.charts import (
+    Line,
+    cut_middle,
+    interval_chart,
+    is_constant,
+    line_chart,
+)
+from composer_replication.report.html import Child, Html, document, el, join, table
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.page import MAX_BYTES, fit_page, section, section_links
+from composer_replication.report.result_section import SUCCESS_TITLE
 from composer_replication.report.run_view import is_number
 
 COLOUR_CLASSES = ("c0", "c1", "c2", "c3")
@@ -28,6 +35,7 @@ LOG_CLAIM_TEXTS = {
     "nothing": "nothing is claimed",
 }
 MOST_CURVES = 16
+NAME_CHARS = 46  # of the name of a run; all of it is in its title
 FIRST_CURVE = "rollouts/success"
 
 
@@ -42,7 +50,6 @@ def _draw(views: Sequence[Mapping[str, Any]], limits: PageLimits, note: str) -> 
         ("curves", "Curves", _curves(views)),
         ("settings", "Settings that differ", _settings(views, limits)),
     ]
-    names = ", ".join(str(view["id"]) for view in views)
     return document(
         f"{len(views)} runs · recompose",
         el(
@@ -55,7 +62,17 @@ def _draw(views: Sequence[Mapping[str, Any]], limits: PageLimits, note: str) -> 
             section_links([(anchor, title) for anchor, title, _ in parts]),
             [section(anchor, title, body) for anchor, title, body in parts],
         ),
-        el("footer", "Written by ", el("code", "recompose report"), f" from {names}."),
+        el(
+            "footer",
+            "Written by ",
+            el("code", "recompose report"),
+            " from ",
+            [
+                [", " if i else "", el("span", str(view["id"]), cls="name")]
+                for i, view in enumerate(views)
+            ],
+            ".",
+        ),
     )
 
 
@@ -69,8 +86,13 @@ def success_of(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(row["name"]): row for row in rows if is_number(row.get("success"))}
 
 
-def _sentence(views: Sequence[Mapping[str, Any]]) -> str:
-    parts = []
+def _name(view: Mapping[str, Any]) -> Html:
+    """The name of a run, whose direction of writing must not turn the numbers beside it around."""
+    return el("span", cut_middle(str(view["id"]), NAME_CHARS), cls="name", title=str(view["id"]))
+
+
+def _sentence(views: Sequence[Mapping[str, Any]]) -> Html:
+    parts: list[Child] = ["Success on held-out tasks. "]
     for view in views:
         rows = success_of(view)
         ends = [
@@ -80,8 +102,9 @@ def _sentence(views: Sequence[Mapping[str, Any]]) -> str:
         otherwise = "not evaluated"
         if logs is not None:
             otherwise = f"evaluated on logs: {str(logs['verdict']['sentence']).rstrip('.')}"
-        parts.append(f"{view['id']}: {' to '.join(ends) if ends else otherwise}")
-    return f"Success on held-out tasks. {'; '.join(parts)}."
+        parts += [_name(view), f": {' to '.join(ends) if ends else otherwise}"]
+        parts.append("." if view is views[-1] else "; ")
+    return join(parts)
 
 
 def _picture(views: Sequence[Mapping[str, Any]]) -> Html | None:
@@ -93,7 +116,7 @@ def _picture(views: Sequence[Mapping[str, Any]]) -> Html | None:
     ]
     if not drawn:
         return None
-    chart = interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0)
+    chart = interval_chart(SUCCESS_TITLE, drawn, low=0.0, high=1.0)
     return el("div", chart, cls="picture alone")
 
 
@@ -103,7 +126,7 @@ def _runs(views: Sequence[Mapping[str, Any]]) -> Html:
         rows = success_of(view)
         lines.append(
             [
-                str(view["id"]),
+                _name(view),
                 str(view["state"]),
                 view["steps"],
                 str(view["seed"]),
@@ -112,7 +135,7 @@ def _runs(views: Sequence[Mapping[str, Any]]) -> Html:
             ]
         )
     head = ("run", "state", "steps", "seed", *ROWS, "claim")
-    return table(lines, head=head, numbers=(2, 4, 5, 6), caption="runs")
+    return table(lines, head=head, numbers=(2, 4, 5, 6), label="runs")
 
 
 def _claim(view: Mapping[str, Any], rows: Mapping[str, Any]) -> str:
@@ -148,7 +171,11 @@ def _curves(views: Sequence[Mapping[str, Any]]) -> Html:
         line_chart(
             name,
             [
-                Line(str(view["id"]), COLOUR_CLASSES[i % len(COLOUR_CLASSES)], run_series[name])
+                Line(
+                    cut_middle(str(view["id"]), NAME_CHARS),
+                    COLOUR_CLASSES[i % len(COLOUR_CLASSES)],
+                    run_series[name],
+                )
                 for i, (view, run_series) in enumerate(zip(views, series, strict=True))
                 if name in run_series
             ],
@@ -183,10 +210,10 @@ def _settings(views: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
     ]
     if not lines:
         return el("p", "None: the runs differ at most in their data, seed and code.")
-    head = ("setting", *(str(view["id"]) for view in views))
+    head = ("setting", *(cut_middle(str(view["id"]), NAME_CHARS) for view in views))
     left = len(lines) - limits.rows
     return join(
-        table(lines[: limits.rows], head=head, caption="settings that differ"),
+        table(lines[: limits.rows], head=head, label="settings that differ"),
         el("p", f"and {left} more", cls="quiet") if left > 0 else None,
     )
 

@@ -3,13 +3,23 @@ at the last step of the probe."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_replication.report.html import Html, el, join
+from composer_replication.report.html import Html, el, join, plural
 from composer_replication.report.limits import PageLimits
 
 SHADES = 9
+LEAST_SCALE = 0.01
+"""Nats at the dark end of the scale, at least: a hint that moves no token so far says nothing."""
+GUESSING = 100.0
+"""A student to whom a token of the message is one of so many, in the geometric mean, guesses."""
+MEASURES = {
+    "jsd": "Jensen-Shannon divergence",
+    "kl(teacher, student)": "KL divergence from the hinted model",
+    "kl(student, teacher)": "KL divergence towards the hinted model",
+}
 
 
 def heat(tokens: Sequence[Mapping[str, Any]], probe: Mapping[str, Any], limits: PageLimits) -> Html:
@@ -21,7 +31,7 @@ def heat(tokens: Sequence[Mapping[str, Any]], probe: Mapping[str, Any], limits: 
     left = len(tokens) - len(shown_tokens)
     return el(
         "figure",
-        el("figcaption", el("small", f"the same message, token by token ({len(tokens)} tokens)")),
+        el("figcaption", el("small", _caption(tokens))),
         el(
             "div",
             [_token(token, probe) for token in shown_tokens],
@@ -40,15 +50,17 @@ def legend(probe: Mapping[str, Any]) -> Html:
     """The meaning of the colours, and the two buttons; the page opens on the first step."""
     shades = [el("span", cls=f"g{i}") for i in range(1, SHADES + 1)]
     caption = [
-        f"Colour of a token: {probe['measure']} between the model with and without the hint, 0 ",
+        "The darker a token, the more the hint changes what the model would write there: 0 ",
         el("span", shades, cls="scale", aria_hidden="true"),
         (
-            f" {probe['most']:.3g} nats, the same scale at both steps; it grows with the square"
-            " root."
+            f" {_top(probe):.3g} nats ({MEASURES.get(probe['measure'], probe['measure'])}), the"
+            " same scale for all messages and steps; the shade grows with the square root."
         ),
     ]
+    doubt = doubt_of(probe)
+    note = el("p", doubt, cls="note") if doubt else None
     if probe["first"] == probe["last"]:
-        return el("p", caption, f" Step {probe['last']} is the only one written.")
+        return join(el("p", caption, f" Step {probe['last']} is the only one written."), note)
     buttons = [
         el(
             "button",
@@ -61,6 +73,7 @@ def legend(probe: Mapping[str, Any]) -> Html:
     ]
     return join(
         el("p", caption),
+        note,
         el(
             "div",
             buttons,
@@ -70,6 +83,59 @@ def legend(probe: Mapping[str, Any]) -> Html:
             aria_label="step of the colours",
         ),
     )
+
+
+def doubt_of(probe: Mapping[str, Any]) -> str:
+    """Why the colours of the first step say little; "" if they say what the hint is about.
+
+    >>> token = {"text": "a", "first": (1e-4, -7.6, -7.6), "last": (1e-4, -7.6, -7.6)}
+    >>> doubt_of({"first": 0, "most": 1e-4, "sites": {"s1": [token] * 9}})[:70]
+    'At step 0 this student guesses: to it, a token is one of about 2,000, '
+    """
+    firsts = [token["first"] for tokens in probe["sites"].values() for token in tokens]
+    if not firsts:
+        return ""
+    mean = sum(log_prob for _, log_prob, _ in firsts) / len(firsts)
+    chance = math.exp(min(-mean, 50.0))
+    if chance >= GUESSING:
+        rounded = float(f"{chance:.1g}")
+        return (
+            f"At step {probe['first']} this student guesses: to it, a token is one of about"
+            f" {rounded:,.0f}, as to an untrained model. What a hint changes is noise then, spread"
+            " over the message, and no colour names a mistake."
+        )
+    if probe["most"] < LEAST_SCALE:
+        return (
+            f"No hint moves a token by more than {probe['most']:.2g} nats here: to this student"
+            " they say nothing."
+        )
+    return ""
+
+
+def half_in(tokens: Sequence[Mapping[str, Any]]) -> int:
+    """How few tokens hold half of what the hint changes at the first step; 0 if it changes nothing.
+
+    >>> half_in([{"first": (value, 0, 0)} for value in (0.1, 0.0, 5.0, 0.2)])
+    1
+    """
+    values = sorted((max(token["first"][0], 0.0) for token in tokens), reverse=True)
+    half, held = sum(values) / 2, 0.0
+    for number, value in enumerate(values, start=1):
+        held += value
+        if value and held >= half:
+            return number
+    return 0
+
+
+def _caption(tokens: Sequence[Mapping[str, Any]]) -> str:
+    title = f"the mistaken message, token by token ({plural(len(tokens), 'token')}"
+    number = half_in(tokens)
+    return title + (f"; half of the change is in {number} of them)" if number else ")")
+
+
+def _top(probe: Mapping[str, Any]) -> float:
+    """The divergence at the dark end of the scale."""
+    return max(probe["most"], LEAST_SCALE)
 
 
 def clearest_site(probe: Mapping[str, Any]) -> str:
@@ -95,7 +161,7 @@ def _token(token: Mapping[str, Any], probe: Mapping[str, Any]) -> Html:
     numbers.append(f"step {probe['last']}: {_numbers(last)}")
     # A line end stays one, so that the message keeps its lines, and is visible as a token.
     text = str(token["text"]).replace("\n", "↵\n") or "(empty)"
-    most = probe["most"]
+    most = _top(probe)
     return el(
         "span",
         text,

@@ -104,8 +104,10 @@ def table(
     head: Sequence[Child],
     numbers: Iterable[int] = (),
     caption: str = "",
+    label: str = "",
 ) -> Html:
-    """A table with one header row and right-aligned columns `numbers`.
+    """A table with one header row and right-aligned columns `numbers`; `label` names it to a screen
+    reader where a heading above says what a caption would.
 
     On a narrow screen each row is a block, its cells below each other with their headings.
     """
@@ -137,7 +139,7 @@ def table(
         cls="wide",
         tabindex=0,
         role="group",
-        aria_label=caption or "table",
+        aria_label=caption or label or "table",
     )
 
 

@@ -122,9 +122,14 @@ def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:
 def _drop(drop: Mapping[str, Any]) -> Html:
     return el(
         "li",
-        f"− {grouped_number(drop['count'])} {category_title(drop['reason'])}"
+        f"− {grouped_number(drop['count'])} {_reason(drop['reason'])}"
         + (f": {drop['why']}" if drop["why"] else ""),
     )
+
+
+def _reason(reason: str) -> str:
+    """A reason in plain words; those of skipped.jsonl are machine names, such as `no_hint`."""
+    return category_title(reason).replace("_", " ")
 
 
 def grouped_number(value: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
-from composer_replication.report.headline import NO_EVALUATION, NOT_ON_LOGS
+from composer_replication.report.headline import NOT_ON_LOGS
 from composer_replication.report.heat import clearest_site, heat, legend
 from composer_replication.report.html import Html, el, join, table
 from composer_replication.report.kind_titles import kind_title
@@ -20,6 +20,7 @@ from composer_replication.report.site_article import hint_box, site_name
 
 COLUMNS = ("name", "n", "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
 ENDS = ("_low", "_high")
+SUCCESS_TITLE = "success on held-out tasks: share, with 95 % interval"
 GROUPS = {
     "families": "families of mistakes: share of the episodes (n) in which each was possible",
     "cells": (
@@ -31,6 +32,8 @@ GROUPS = {
 }
 ON_LOGS = "Evaluated at held-out mistakes of your own logs (the section below)."
 TOP_TOKENS = 240
+MEASURE_TITLES = {"n": "episodes (n)", "success": "success (share)"}
+ENDS_OF_RUN = ("before", "after")
 
 
 def run_top(view: Mapping[str, Any], limits: PageLimits) -> Html | None:
@@ -86,11 +89,10 @@ def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any]
     if evaluation is None:
         return el(
             "div",
-            el("p", NO_EVALUATION),
             el(
                 "p",
-                "`recompose evaluate` writes evaluation.json into the run's folder; run `recompose"
-                " report` again afterwards.",
+                "Nobody knows yet: this run was not evaluated. `recompose evaluate` writes"
+                " evaluation.json into its folder; run `recompose report` again afterwards.",
             ),
             cls="verdict",
         )
@@ -114,7 +116,7 @@ def tasks_section(evaluation: Mapping[str, Any]) -> Html:
     charts = [
         chart
         for chart in (
-            _success(rows),
+            # success stands at the top of the page
             _differences(evaluation["paired"]),
             *(_counts(rows, name) for name in COLUMNS[3:]),
             *_families(rows, evaluation["family_titles"]),
@@ -136,11 +138,7 @@ def tasks_section(evaluation: Mapping[str, Any]) -> Html:
 
 def _success(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     drawn = _drawn(rows, "success")
-    return (
-        interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0)
-        if drawn
-        else None
-    )
+    return interval_chart(SUCCESS_TITLE, drawn, low=0.0, high=1.0) if drawn else None
 
 
 def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
@@ -197,7 +195,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
     plain = [
         {key: value for key, value in row.items() if not isinstance(value, Mapping)} for row in rows
     ]
-    tables = [_row_table(plain, caption="rows")]
+    tables = [_row_table(plain, caption="every measure, with its 95 % interval where it has one")]
     for group in groups:
         inner = [
             {
@@ -211,6 +209,8 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
+    """One line per measure and one column per row of the evaluation: there are few rows, and too
+    many measures for the width of a page."""
     names = list(
         dict.fromkeys(
             [
@@ -220,11 +220,15 @@ def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
         )
     )
     names = [n for n in names if not (n.endswith(ENDS) and n.rsplit("_", 1)[0] in names)]
-    lines = [[_value(row, name) for name in names] for row in rows]
+    lines = [
+        [MEASURE_TITLES.get(name, name.replace("_", " ")), *(_value(row, name) for row in rows)]
+        for name in names
+        if name != "name"
+    ]
     return table(
         lines,
-        head=[n.replace("_", " ") for n in names],
-        numbers=range(1, len(names)),
+        head=["measure", *(cut_end(str(row["name"]), 60) for row in rows)],
+        numbers=range(1, len(rows) + 1),
         caption=caption,
     )
 
