@@ -269,15 +269,11 @@ def _files_for_host_memory() -> Iterator[None]:
 
 
 class AllocatorPeak:
-    """The most bytes that PyTorch's allocator had given out inside a block, above its start.
-
-    Garbage from before is collected first: freed inside the block, it would hide as many bytes.
-    """
+    """The most bytes that PyTorch's allocator had given out inside a block, above its start."""
 
     bytes = 0
 
     def __enter__(self) -> AllocatorPeak:
-        gc.collect()
         self._profile = torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
         )
