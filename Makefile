@@ -9,8 +9,10 @@ export HF_HUB_OFFLINE ?= 1
 
 .PHONY: setup demo test table lint unit mutants mutants-all peers backends wheel docs data-juicer real real-page bench evidence format clean
 
+# Compiled once: where PYTHONDONTWRITEBYTECODE is set, each of hundreds of processes would do it again.
 setup:
 	@$(PYTHON) scripts/setup.py
+	@$(BIN)/python -m compileall -qq src tests benchmarks scripts || true
 
 # One thread is enough for the tiny student, and does not wait for a busy neighbour.
 demo: export OMP_NUM_THREADS ?= 1

@@ -44,7 +44,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,8 @@ MOST = 60
 """The number of touched mutants that are judged in one run, so that a change that moves many files
 does not take CI hours; `make mutants-all` judges all."""
 TIMEOUT_S = 600
+WORKERS = min(os.cpu_count() or 1, 4)
+"""The number of runs of tests side by side."""
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 
 
@@ -326,12 +328,34 @@ def baseline(root: Path, mutants: list[Mutant]) -> str:
             return f"{mutant.path.name} needs `why` and `tests`"
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy_tree(root, Path(folder))
-        tests = tuple(dict.fromkeys(t for m in mutants for t in m.tests))
-        code, output = run_tests(Path(folder), tests)
-        if code == RED and (red := red_tests(output)):
+        shares = shares_of(dict.fromkeys(t for m in mutants for t in m.tests), WORKERS)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            runs = list(pool.map(lambda share: run_tests(Path(folder), share), shares))
+        red = [name for code, output in runs if code == RED for name in red_tests(output)]
+        if red and all(code in (GREEN, RED) for code, _ in runs):
             print(f"unstable, failed beside others: {', '.join(red)}", flush=True)
-            code, output = run_tests(Path(folder), tuple(red))
-    return "" if code == GREEN else f"pytest exit {code} without any mutant: {_last(output)}"
+            runs = [run_tests(Path(folder), tuple(red))]
+    problems = [
+        f"pytest exit {code} without any mutant: {_last(output)}"
+        for code, output in runs
+        if code != GREEN
+    ]
+    return "; ".join(problems)
+
+
+def shares_of(tests: Iterable[str], count: int) -> list[tuple[str, ...]]:
+    """The tests in so many shares that run side by side, or fewer; those of one file stay together,
+    in their order.
+
+    >>> shares_of(["a.py::x", "b.py::y", "a.py::z"], 2)
+    [('a.py::x', 'a.py::z'), ('b.py::y',)]
+    """
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    every = list(files.values())
+    shares = [[test for of_one in every[i::count] for test in of_one] for i in range(count)]
+    return [tuple(share) for share in shares if share]
 
 
 def _last(output: str) -> str:
@@ -368,7 +392,7 @@ def main(arguments: list[str]) -> int:
         print(f"mutants: {problem}")
         return 1
     caught: list[Mutant] = []
-    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         for mutant, (problem, first) in zip(
             mutants, pool.map(lambda m: judge_twice(root, m), mutants), strict=True
         ):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import run_peers
@@ -42,11 +43,17 @@ def closing_line(name: str, *, junit: Path, seconds: float) -> str:
     return f"{name}: ran {ran} test{'' if ran == 1 else 's'} in {seconds:.0f} s{left_out}"
 
 
-def run_one(name: str) -> int:
-    """Install a backend and run its tests; returns pytest's exit code, or 0 if it cannot be
-    installed."""
-    folder, pins = ROOT / f".venv-{name}", ROOT / "requirements" / f"backend_{name}.txt"
-    if problem := run_peers.install(folder, pins=pins):
+def install(name: str) -> str:
+    """Make or refresh the environment of a backend; returns why that failed, or ""."""
+    pins = ROOT / "requirements" / f"backend_{name}.txt"
+    return run_peers.install(ROOT / f".venv-{name}", pins=pins)
+
+
+def run_one(name: str, problem: str) -> int:
+    """Run the tests of a backend, unless a `problem` kept it from being installed; returns pytest's
+    exit code, or 0 if it is not installed."""
+    folder = ROOT / f".venv-{name}"
+    if problem:
         print(f"{name}: not installed ({problem})", flush=True)
         return 0
     junit = ROOT / "build" / f"backend_{name}.xml"
@@ -79,13 +86,20 @@ def run_one(name: str) -> int:
 
 
 def main(names: list[str]) -> int:
-    """Run the named backends, or all; returns 0 if none of them failed."""
+    """Run the named backends, or all, each while the next ones are installed; returns 0 if none of
+    them failed."""
     if unknown := [name for name in names if name not in NAMES]:
         print(
             f"run_backend: no requirements/backend_{unknown[0]}.txt; there are: {', '.join(NAMES)}"
         )
         return 2
-    return max((run_one(name) for name in names or NAMES), default=0)
+    names = names or list(NAMES)
+    installer = ThreadPoolExecutor(max_workers=1)
+    try:
+        problems = [installer.submit(install, name) for name in names]
+        return max(run_one(n, made.result()) for n, made in zip(names, problems, strict=True))
+    finally:
+        installer.shutdown(cancel_futures=True)  # after Ctrl-C nothing more is installed
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def stand_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, cases: list[str], code: int
 ) -> None:
     monkeypatch.setattr(run_backend, "ROOT", tmp_path)
+    monkeypatch.setattr(run_backend, "NAMES", ("s3", "verl"))
     monkeypatch.setattr(run_backend.run_peers, "install", lambda folder, pins: "")
 
     def run(command: list[str], **kwargs: object) -> object:
@@ -62,17 +64,44 @@ def test_a_stage_whose_tests_were_all_skipped_is_red(
     exit_code: int,
 ) -> None:
     stand_in(monkeypatch, tmp_path, cases=cases, code=code)
-    assert run_backend.run_one("verl") == exit_code
+    assert run_backend.main(["verl"]) == exit_code
 
 
 def test_packages_that_cannot_be_had_are_said_and_are_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(run_backend, "NAMES", ("s3", "verl"))
     monkeypatch.setattr(run_backend.run_peers, "install", lambda folder, pins: "no index")
-    assert run_backend.run_one("verl") == 0
+    assert run_backend.main(["verl"]) == 0
     assert capsys.readouterr().out == "verl: not installed (no index)\n"
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_backend.main(["vrel"]) == 2
     assert "requirements/backend_vrel.txt" in capsys.readouterr().out
+
+
+def test_each_runs_as_soon_as_it_is_installed_and_none_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second is installed while the first runs, and its own failure is told as its own."""
+    monkeypatch.setattr(run_backend, "NAMES", ("s3", "verl"))
+    there, ran, second = list[str](), list[tuple[str, str]](), threading.Event()
+
+    def install(folder: Path, pins: Path) -> str:
+        there.append(folder.name)
+        if folder.name == ".venv-verl":
+            second.set()
+            return "no index"
+        return ""
+
+    def run_one(name: str, problem: str) -> int:
+        assert f".venv-{name}" in there
+        assert second.wait(10), "the next one waits for the tests of the first"
+        ran.append((name, problem))
+        return int(not problem)
+
+    monkeypatch.setattr(run_backend.run_peers, "install", install)
+    monkeypatch.setattr(run_backend, "run_one", run_one)
+    assert run_backend.main(["s3", "verl"]) == 1
+    assert ran == [("s3", ""), ("verl", "no index")]

@@ -444,6 +444,33 @@ def test_a_mutant_without_why_or_tests_is_refused(tmp_path: Path) -> None:
     assert "needs `why` and `tests`" in mutants.baseline(tmp_path, [mutants.read_mutant(path)])
 
 
+def test_the_baseline_runs_in_shares_of_whole_files_and_misses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = ("a.py::x", "b.py::y", "a.py::z", "c.py::w")
+    made = mutants.Mutant(path=tmp_path / "m.toml", tests=tests, why="w", changes=())
+    runs, answers = list[tuple[str, ...]](), dict[tuple[str, ...], tuple[int, str]]()
+
+    def run(tree: Path, share: tuple[str, ...]) -> tuple[int, str]:
+        runs.append(share)
+        return answers.get(share, (mutants.GREEN, "2 passed"))
+
+    monkeypatch.setattr(mutants, "run_tests", run)
+    monkeypatch.setattr(mutants, "WORKERS", 2)
+    first, second = ("a.py::x", "a.py::z", "c.py::w"), ("b.py::y",)
+    assert mutants.baseline(tmp_path, [made]) == "" and sorted(runs) == [first, second]
+    # what is red in either share runs once more, alone
+    answers[second] = (mutants.RED, "FAILED b.py::y - boom")
+    answers[first] = (mutants.RED, "FAILED a.py::z[1 2] - boom")
+    assert mutants.baseline(tmp_path, [made]) == "" and runs[-1] == ("a.py::z[1 2]", "b.py::y")
+    assert "unstable, failed beside others: a.py::z[1 2], b.py::y" in capsys.readouterr().out
+    answers[runs[-1]] = (mutants.RED, "1 failed")
+    assert mutants.baseline(tmp_path, [made]) == "pytest exit 1 without any mutant: 1 failed"
+    # a run that broke is no red test
+    answers[second] = (4, "no such test")
+    assert "pytest exit 4 without any mutant: no such test" in mutants.baseline(tmp_path, [made])
+
+
 def test_every_committed_mutant_has_its_place_and_its_tests(repository_root: Path) -> None:
     for path in sorted((repository_root / "tests" / "mutants").glob("*.toml")):
         mutant = mutants.read_mutant(path)

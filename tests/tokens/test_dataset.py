@@ -119,7 +119,7 @@ def views(items: Sequence[Item]) -> dict[str, tuple[TrainingExample, HintView]]:
 
 
 @pytest.mark.parametrize(("family", "fixture"), CASES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)  # each template has its own sessions: 360 in all
 @given(turns=turn_lists(max_steps=6), max_tokens=st.integers(120, 900), data=st.data())
 def test_random_sessions(
     family: str, fixture: str, turns: list[Turn], max_tokens: int, data: st.DataObject

@@ -102,7 +102,7 @@ def blank(turn: Turn) -> Turn:
 
 
 @every_template
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(turns=turn_lists(), with_tools=st.booleans())
 def test_spans_tile_and_bodies_are_the_messages(
     family: str, fixture: str, turns: list[Turn], with_tools: bool

@@ -9,30 +9,33 @@ import pytest
 
 from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import SHIPPED, load_recipe
-from tests.data.curate.real_shaped import FAULTS, made_up
+from tests.data.curate.real_shaped import FAULTS, ShapedPairs, made_up
 
-SHAPED = made_up(1500, seed=7)
+
+@pytest.fixture(scope="module")
+def shaped() -> ShapedPairs:
+    return made_up(1500, seed=7)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_operator_drops_its_faults_and_nothing_sound(name: str) -> None:
+def test_every_operator_drops_its_faults_and_nothing_sound(name: str, shaped: ShapedPairs) -> None:
     recipe = load_recipe(name)
     curator, operators = Curator(recipe), {step.name for step in recipe.steps}
     drop_reasons = {
-        item.id: dropped.reason for item in SHAPED.pairs if (dropped := curator.judge(item))
+        item.id: dropped.reason for item in shaped.pairs if (dropped := curator.judge(item))
     }
     assert drop_reasons == {
-        pair_id: fault for pair_id, fault in SHAPED.faults.items() if fault in operators
+        pair_id: fault for pair_id, fault in shaped.faults.items() if fault in operators
     }
     # no template was given to try
     assert set(drop_reasons.values()) == operators - {"chat_template_filter"}
 
 
-def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
+def test_the_pairs_have_the_shape_of_those_in_sessions(shaped: ShapedPairs) -> None:
     """Of the assistant messages of 20 public sessions, 55 % only call, 38 % speak and call, 8 %
     only speak; 17 % call in parallel."""
     sides = [
-        side for item in SHAPED.pairs if item.id not in SHAPED.faults for _, side in item.sides
+        side for item in shaped.pairs if item.id not in shaped.faults for _, side in item.sides
     ]
     kinds = Counter(
         "both" if side.calls and side.prose else "call" if side.calls else "speak" for side in sides
@@ -53,5 +56,5 @@ def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
         "Write",
     }
     assert len(FAULTS) == 15 and all(
-        count >= 3 for count in Counter(SHAPED.faults.values()).values()
+        count >= 3 for count in Counter(shaped.faults.values()).values()
     )
