@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from real_messages_section import messages_in_words, messages_section
 from real_signals_section import signals_section, twins_in_words
 from real_tables import interval, table
 
@@ -82,19 +83,25 @@ def render(root: Path) -> str:
     """The text of the page."""
     hints, logs = _read(root, "real_hints"), _read(root, "real_logs")
     workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
-    worded = _read(root, "real_wordings")
+    worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
     signals = _read(root, "real_signals")
-    what = _what_was_run(hints, logs, workshop, gemma, worded)
+    what = _what_was_run(hints, logs, workshop, gemma, worded, messages)
     findings = [
         *_summary(hints, logs, workshop),
         *_wordings_in_words(worded),
+        *messages_in_words(messages),
         *twins_in_words(twins),
     ]
     parts = [HEAD.format(summary=f"{_bullets(findings)}\n\n{what}")]
     parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(
         _worded(worded) if worded else _not_run("real_wordings.py", "several wordings of a hint")
+    )
+    parts.append(
+        messages_section(messages)
+        if messages
+        else _not_run("real_messages.py", "what models write at the mistakes")
     )
     parts.append(
         signals_section(twins, first, signals)
@@ -151,6 +158,7 @@ def _what_was_run(
     workshop: Json | None,
     gemma: Json | None,
     worded: Json | None,
+    messages: Json | None,
 ) -> str:
     """Which of the planned measurements are on this page, and which are not."""
     done, missing = [], []
@@ -158,6 +166,14 @@ def _what_was_run(
         done.append(f"whether hints act, on {_listed(list(hints['models']))}, without any training")
     if worded:
         done.append(f"several wordings of a hint, on {_listed(list(worded['models']))}")
+    models = list((messages or {"models": {}})["models"])
+    if models:
+        done.append(
+            f"what {_listed(models)} writes at held-out mistakes, with the hint and without"
+            " (recurrence), without any training"
+        )
+    if rest := sorted({*(hints or {"models": {}})["models"]} - {*models}):
+        missing.append(f"what {_listed(rest)} writes at held-out mistakes, without any training")
     if rest := sorted(
         set((hints or {"models": {}})["models"]) - set((worded or {}).get("models", ()))
     ):
@@ -169,8 +185,8 @@ def _what_was_run(
             rest = sorted(set(SEEDS) - set(seeds))
             missing.append(f"the training on public sessions with {_seeds_in_words(rest)}")
         missing.append(
-            "what those students would write at the mistakes (recurrence): their log-odds were"
-            " computed, but no text was sampled"
+            "what the students of that training would write at the mistakes (recurrence): their"
+            " log-odds were computed, but no text was sampled"
         )
     rows = {row["name"]: [*row["by_seed"]] for row in (workshop or {"rows": ()})["rows"]}
     if rows:

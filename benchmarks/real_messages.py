@@ -1,0 +1,301 @@
+"""What does a real model write at the mistakes of public sessions, with the hint and without? Does
+it repeat the mistake? Nothing is trained.
+
+    python benchmarks/real_messages.py FOLDER... --work build/real_hints \\
+        --model smollm2=build/real/folders/smollm2:chatml-tools --minutes 40
+
+real_hints.py scores one token; here text is sampled, at the sites of its held-out repositories. The
+model reads no hint, the site's own, or that of another site, as a system message above the mistake.
+It writes the whole message, or it goes on from the log's own message where right and wrong part
+("decision"). The static check of `recompose evaluate --logs` reads what came of it; nothing is run.
+Any folder can be a --model, a student of real_logs.py too. Sites come in the order of a hash, and
+what was measured is kept in the work folder: a run that was cut off goes on. The text is not kept.
+Writes benchmarks/results/real_messages.json, in which the models of earlier runs stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from real_hints import in_hash_order, models_of, parser_of, prepare, views_of
+from record_lines import record_lines
+from workshop_evidence.training import checked_out_commit
+
+from composer_replication.core.codec import (
+    read_hints,
+    read_sessions,
+    read_sites,
+    record_to_json,
+    write_sessions,
+)
+from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.student_settings import StudentSettings
+from composer_replication.core.jsonl import write_lines
+from composer_replication.core.trace import Sampled, ToolSpec
+from composer_replication.evaluation.stats import bootstrap_mean
+from composer_replication.models.forward import scoring
+from composer_replication.models.load_student import load_student
+from composer_replication.rollouts.chat_format import ChatFormat
+from composer_replication.rollouts.choose import sample_tokens
+from composer_replication.rollouts.ragged import RaggedCache
+from composer_replication.rollouts.static_check import OUTCOMES, SiteCheck, ToolFacts
+from composer_replication.tokens.hf import load_tokenizer
+from composer_replication.tokens.hint_donors import several_donors
+from composer_replication.tokens.renderer import Renderer
+
+ROOT = Path(__file__).resolve().parent.parent
+GROUP, MAX_TOKENS, SEED = "held_out", 2048, 20261128
+NEW_TOKENS, SAMPLES = 96, 2
+"""Tokens that are sampled of a message, and messages for each context."""
+NONE, NOW, OTHER = "none", "now", "other"
+KINDS = ("bad_arguments", "edit_not_read", "edit_stale", "file_missing", "unknown_tool")
+"""Those of which the static check can say both that the mistake is there and that it is absent."""
+CONTEXTS, BEGINS = (NONE, NOW, OTHER), ("start", "decision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A site: what stands above its message, the ids of two hints and where they go, how the log's
+    message begins, and the check of what is written instead."""
+
+    site_id: str
+    kind: str
+    session_id: str
+    above: tuple[int, ...]
+    at: int
+    hints: Mapping[str, tuple[int, ...]]
+    opening: tuple[int, ...]
+    tools: tuple[ToolSpec, ...]
+    check: SiteCheck
+
+    def context(self, name: str) -> list[int]:
+        """The ids that the model reads in a context, up to the message."""
+        return [*self.above[: self.at], *self.hints[name], *self.above[self.at :]]
+
+
+def places_of(work: Path, renderer: Renderer) -> list[Place]:
+    """The sites of `KINDS` whose right decision is known, in the order of a hash; another site's
+    hint is that of any kind."""
+    part = part_of(work)
+    hints = list(read_hints(part / "hints.jsonl"))
+    kind_of = {hint.site_id: hint.kind for hint in hints}
+    views = views_of(part, hints, renderer, "system", max_tokens=MAX_TOKENS)
+    sites = {s.id: s for s in read_sites(part / "sites.jsonl") if s.call_id is not None}
+    sessions = {session.id: session for session in read_sessions(part / "sessions.jsonl")}
+    ids = in_hash_order([i for i in views if i in sites])
+    donors = several_donors(
+        [views[i][1] for i in ids],
+        [views[i][0].session_id for i in ids],
+        seed=stage_seed(SEED, "donors"),
+        count=1,
+    )
+    tools = {name: ToolFacts.of(session) for name, session in sessions.items()}
+    places = []
+    for number, site_id in enumerate(ids):
+        if kind_of[site_id] not in KINDS:
+            continue
+        example, view = views[site_id]
+        session = sessions[sites[site_id].session_id]
+        fork = max(d.fork for d in view.decisions if d.fork is not None)
+        (donor,) = donors[number]
+        start = view.span[0]
+        places.append(
+            Place(
+                site_id=site_id,
+                kind=kind_of[site_id],
+                session_id=session.id,
+                above=tuple(example.ids[:start]),
+                at=view.at,
+                hints={NONE: (), NOW: view.hint_ids, OTHER: views[ids[donor]][1].hint_ids},
+                opening=tuple(example.ids[start:fork]),
+                tools=session.tools,
+                check=SiteCheck.of(session, sites[site_id], tools=tools[session.id]),
+            )
+        )
+    return places
+
+
+def part_of(work: Path) -> Path:
+    """A work folder with the sessions of the group alone, of those with a hint: only they are
+    rendered. What is built from a session does not depend on the others."""
+    part = work / GROUP
+    if not (part / "hints.jsonl").exists():
+        part.mkdir(exist_ok=True)
+        about = json.loads((work / "sessions_about.json").read_text("utf-8"))
+        sites = list(read_sites(work / "sites.jsonl"))
+        session_of = {site.id: site.session_id for site in sites}
+        hints = [
+            hint
+            for hint in read_hints(work / "hints.jsonl")
+            if about[session_of[hint.site_id]]["group"] == GROUP
+        ]
+        used = {session_of[hint.site_id] for hint in hints}
+        sessions = [s for s in read_sessions(work / "sessions.jsonl") if s.id in used]
+        own = (record_to_json(site) for site in sites if site.session_id in used)
+        write_sessions(part / "sessions.jsonl", sessions)
+        write_lines(part / "sites.jsonl", own)
+        write_lines(part / "hints.jsonl", map(record_to_json, hints))
+    return part
+
+
+def written_at(place: Place, model: Any, chat_format: ChatFormat) -> dict[str, list[str]]:
+    """The verdicts on the messages that the model writes at a site: "decision/now" -> ["ok", ...].
+
+    All contexts draw from the same streams of random numbers.
+    """
+    rows = list(itertools.product(BEGINS, CONTEXTS, range(SAMPLES)))
+    written = [list(place.opening) if begin == "decision" else [] for begin, _, _ in rows]
+    streams = [random.Random(f"{SEED}:{place.site_id}:{begin}:{n}") for begin, _, n in rows]
+    most = [len(ids) + NEW_TOKENS for ids in written]
+    stop, is_open = chat_format.stop_ids(model), [True] * len(rows)
+    new_ids = [place.context(name) + ids for (_, name, _), ids in zip(rows, written, strict=True)]
+    with scoring(model):
+        cache = RaggedCache(model, num_rows=len(rows))
+        while any(is_open):
+            uniform = [stream.random() for stream in streams]
+            choice = sample_tokens(cache.feed(new_ids), uniform=uniform, temperature=1.0, top_p=1.0)
+            for row, token in enumerate(choice.tokens):
+                if is_open[row]:
+                    written[row].append(token)
+                    is_open[row] = token not in stop and len(written[row]) < most[row]
+            new_ids = [ids[-1:] if is_open[row] else [] for row, ids in enumerate(written)]
+    verdicts: dict[str, list[str]] = {}
+    for (begin, name, _), ids in zip(rows, written, strict=True):
+        message = chat_format.read_message(
+            Sampled(ids=tuple(ids), logprobs=(0.0,) * len(ids)),
+            ended=ids[-1] in stop,
+            tools=place.tools,
+            call_ids=(f"written-{number}" for number in itertools.count()),
+            position=len(place.above),
+            max_calls=100,
+        )
+        verdicts.setdefault(f"{begin}/{name}", []).append(place.check.message(message.turn).outcome)
+    return verdicts
+
+
+def measure(
+    name: str, folder: str, family: str, *, work: Path, until: float
+) -> tuple[list[dict[str, Any]], int]:
+    """The verdicts at every site that was reached before `until`, and how many sites there are;
+    kept in the work folder, line by line."""
+    torch.set_num_threads(1)
+    kept, made = work / f"messages_{name}.jsonl", work / f"places_{family}.pickle"
+    lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
+    records = {record["site"]: record for record in map(json.loads, lines)}
+    tokenizer = load_tokenizer(folder)
+    renderer = Renderer.for_tokenizer(tokenizer, family=family)
+    if not made.exists():
+        made.write_bytes(pickle.dumps(places_of(work, renderer)))
+    places: list[Place] = pickle.loads(made.read_bytes())
+    print(f"{name}: {len(places)} sites, {len(records)} of them measured", flush=True)
+    settings = StudentSettings(model=folder, dtype="float32")
+    model = load_student(settings, tokenizer=tokenizer, seed=SEED).model
+    chat_format = ChatFormat.of(renderer, author=name)
+    with kept.open("a", encoding="utf-8") as out:
+        for place in places:
+            if place.site_id in records or time.monotonic() > until:
+                continue
+            records[place.site_id] = {
+                "site": place.site_id,
+                "kind": place.kind,
+                "session": place.session_id,
+                "outcomes": written_at(place, model, chat_format),
+            }
+            out.write(json.dumps(records[place.site_id]) + "\n")
+            out.flush()
+            print(f"{name}: {len(records)} sites", flush=True)
+    return [records[p.site_id] for p in places if p.site_id in records], len(places)
+
+
+def summarise(
+    records: Sequence[Mapping[str, Any]], about: Mapping[str, Mapping[str, str]]
+) -> list[dict[str, Any]]:
+    """For each way to begin and each verdict: its share in every context, and the paired
+    differences between contexts, with intervals over sessions."""
+    clusters = [about[record["session"]]["cluster"] for record in records]
+    rows: list[dict[str, Any]] = []
+    for begin, outcome in itertools.product(BEGINS, OUTCOMES):
+        shares = {
+            name: [share(record["outcomes"][f"{begin}/{name}"], outcome) for record in records]
+            for name in CONTEXTS
+        }
+        means = {name: round(sum(of) / len(of), 4) for name, of in shares.items()}
+        rows.append({"begin": begin, "outcome": outcome, "shares": means, "n": len(records)})
+        for base in (NONE, OTHER):
+            values = [a - b for a, b in zip(shares[NOW], shares[base], strict=True)]
+            seed = stage_seed(SEED, f"{begin}:{outcome}:{base}")
+            interval = bootstrap_mean(values, clusters, seed=seed)
+            rows[-1][f"over {base}"] = {
+                "mean": round(interval.mean, 4),
+                "low": None if interval.low is None else round(interval.low, 4),
+                "high": None if interval.high is None else round(interval.high, 4),
+            }
+        rows[-1]["sessions"] = len(set(clusters))
+    return rows
+
+
+def share(outcomes: Sequence[str], outcome: str) -> float:
+    """The share of a verdict.
+
+    >>> share(["same", "ok"], "same")
+    0.5
+    """
+    return outcomes.count(outcome) / len(outcomes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare, write messages, check them, summarise; returns the exit code."""
+    parser = parser_of(__doc__, name="real_messages")
+    parser.set_defaults(work=ROOT / "build" / "real_hints")
+    options = parser.parse_args(arguments)
+    until = time.monotonic() + 60 * options.minutes
+    about = prepare(options.folders, options.work)
+    what = {
+        "max_tokens": MAX_TOKENS,
+        "new_tokens": NEW_TOKENS,
+        "samples": SAMPLES,
+        "kinds": list(KINDS),
+        "seed": SEED,
+        "dtype": "float32",
+    }
+    models = models_of(options.json, what)
+    for entry in options.model:
+        name, _, rest = entry.partition("=")
+        folder, _, family = rest.rpartition(":")
+        records, planned = measure(name, folder, family, work=options.work, until=until)
+        models[name] = {
+            "family": family,
+            "processor": torch.backends.cpu.get_cpu_capability(),
+            "commit": checked_out_commit(),
+            "versions": {key: metadata.version(key) for key in ("torch", "transformers")},
+            "sites_planned": planned,
+            "rows": summarise(records, about) if records else [],
+            "sites": [
+                {**record, "session": about[record["session"]]["cluster"][:8]}
+                | {"repository": about[record["session"]]["repository"]}
+                for record in records
+            ],
+        }
+    options.json.write_text(
+        record_lines({"about": what, "models": models}, depth=5) + "\n", "utf-8"
+    )
+    print(f"real: wrote {options.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

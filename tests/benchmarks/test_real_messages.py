@@ -1,0 +1,197 @@
+"""What models write at mistakes: each context is read as it should be, messages are checked whole,
+and the page says what was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from math import inf
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import real_page
+
+HINT, OTHER_HINT = (7, 8, 9), (5, 6)
+
+
+@pytest.fixture
+def real_messages() -> ModuleType:
+    """The script, which imports its neighbours by their own names."""
+    pytest.importorskip("torch", reason="the script runs models")
+    import real_messages  # pyright: ignore[reportMissingImports]
+
+    return real_messages
+
+
+@pytest.fixture
+def written(
+    real_messages: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, list[str]], list[list[int]]]:
+    """The verdicts on a student that reads the file first if it was told so, and else repeats the
+    edit; and all that it read."""
+    import torch
+
+    from composer_replication.rollouts.chat_format import ChatFormat
+    from composer_replication.rollouts.static_check import SiteCheck
+    from tests.rollouts.logged import MISTAKES, assistant_turn, call, renderer, session, site
+    from tests.rollouts.small_world import message_ids
+
+    mistake = message_ids(renderer(), assistant_turn(MISTAKES["edit_not_read"][0]))
+    right = message_ids(renderer(), assistant_turn(call("Read", path="src/b.py")))
+    fork = next(i for i, (a, b) in enumerate(zip(mistake, right, strict=False)) if a != b)
+    read: list[list[int]] = []
+
+    class Scripted:
+        def __init__(self, _: Any, *, num_rows: int) -> None:
+            self.fed: list[list[int]] = [[] for _ in range(num_rows)]
+
+        def feed(self, rows: Sequence[Sequence[int]]) -> Any:
+            if not read:
+                read.extend(list(row) for row in rows)
+            logits = torch.full((len(rows), 5000), -1e9)
+            for row, (known, new) in enumerate(zip(self.fed, rows, strict=True)):
+                known += new
+                body = known[known.index(1) + 1 :]  # the context below ends with a 1
+                script = right if 9 in known[: known.index(1)] else mistake
+                logits[row, script[min(len(body), len(script) - 1)]] = 0.0
+            return logits
+
+    monkeypatch.setattr(real_messages, "RaggedCache", Scripted)
+    monkeypatch.setattr(real_messages, "NEW_TOKENS", 400)
+    monkeypatch.setattr(real_messages, "scoring", lambda _: nullcontext())
+    log = session("edit_not_read")
+    place = real_messages.Place(
+        site_id="s1",
+        kind="edit_not_read",
+        session_id=log.id,
+        above=(2, 3, 1),
+        at=2,
+        hints={"none": (), "now": HINT, "other": OTHER_HINT},
+        opening=tuple(mistake[:fork]),
+        tools=log.tools,
+        check=SiteCheck.of(log, site("edit_not_read")),
+    )
+    chat_format = ChatFormat.of(renderer(), author="me")
+    return real_messages.written_at(place, SimpleNamespace(), chat_format), read
+
+
+@pytest.mark.train
+def test_a_hint_stands_above_the_message_and_what_is_written_is_checked_whole(
+    written: tuple[dict[str, list[str]], list[list[int]]],
+) -> None:
+    verdicts, read = written
+    assert verdicts == {
+        f"{begin}/{name}": ["ok" if name == "now" else "same"] * 2
+        for begin in ("start", "decision")
+        for name in ("none", "now", "other")
+    }
+    start = {tuple(row) for row in read[:6]}
+    assert start == {(2, 3, 1), (2, 3, *HINT, 1), (2, 3, *OTHER_HINT, 1)}
+    assert all(len(row) > 6 for row in read[6:])  # the log's message up to the decision
+
+
+@pytest.mark.train
+def test_nothing_is_written_twice_or_after_the_time_limit(
+    real_messages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def places(*_: Any) -> list[Any]:
+        return [SimpleNamespace(site_id=i, kind="k", session_id="s") for i in ("a", "b")]
+
+    def write(place: Any, *_: Any) -> dict[str, list[str]]:
+        asked.append(place.site_id)
+        return {"start/none": ["ok"]}
+
+    student = SimpleNamespace(model=None)
+    monkeypatch.setattr(real_messages, "places_of", places)
+    monkeypatch.setattr(real_messages, "written_at", write)
+    monkeypatch.setattr(real_messages, "load_tokenizer", lambda _: None)
+    monkeypatch.setattr(real_messages, "load_student", lambda *_, **__: student)
+    monkeypatch.setattr(real_messages.Renderer, "for_tokenizer", lambda *_, **__: None)
+    monkeypatch.setattr(real_messages.ChatFormat, "of", lambda *_, **__: None)
+    records, planned = real_messages.measure("m", "f", "x", work=tmp_path, until=-inf)
+    assert (records, planned, asked) == ([], 2, [])
+    records, _ = real_messages.measure("m", "f", "x", work=tmp_path, until=inf)
+    assert [record["site"] for record in records] == asked == ["a", "b"]
+    again, _ = real_messages.measure("m", "f", "x", work=tmp_path, until=inf)
+    assert again == records and asked == ["a", "b"]
+
+
+@pytest.mark.train
+def test_shares_are_of_the_sites_and_differences_are_paired(real_messages: ModuleType) -> None:
+    def record(site: str, none: str, now: str) -> dict[str, Any]:
+        of = {"none": [none, none], "now": [now, "ok"], "other": [none, "ok"]}
+        outcomes = {f"{b}/{name}": v for b in ("start", "decision") for name, v in of.items()}
+        return {"site": site, "session": site, "outcomes": outcomes}
+
+    records = [record("a", "same", "ok"), record("b", "same", "same")]
+    about = {site: {"cluster": site} for site in "ab"}
+    rows = {(r["begin"], r["outcome"]): r for r in real_messages.summarise(records, about)}
+    row = rows["decision", "same"]
+    assert row["shares"] == {"none": 1.0, "now": 0.25, "other": 0.5}
+    assert row["over none"]["mean"] == -0.75 and row["over other"]["mean"] == -0.25
+    assert rows["start", "ok"]["shares"]["now"] == 0.75
+
+
+def _page(root: Path, *, low: float, high: float) -> str:
+    def row(begin: str, outcome: str, **over: dict[str, float]) -> dict[str, Any]:
+        shares = {"none": 0.5, "now": 0.25, "other": 0.4}
+        return {"begin": begin, "outcome": outcome, "shares": shares, "n": 9, **over}
+
+    shift = {"mean": (low + high) / 2, "low": low, "high": high}
+    nothing = {"mean": 0.0, "low": -0.1, "high": 0.1}
+    model = {
+        "family": "chatml-tools",
+        "processor": "AVX2",
+        "commit": "abc1234",
+        "sites_planned": 30,
+        "sites": [{}] * 9,
+        "rows": [
+            row("start", "same", **{"over none": nothing, "over other": nothing}),
+            row("decision", "same", **{"over none": shift, "over other": shift}),
+        ],
+    }
+    about = {
+        "samples": 2,
+        "kinds": ["edit_not_read"],
+        "new_tokens": 64,
+        "max_tokens": 2048,
+        "dtype": "float32",
+    }
+    (root / "benchmarks" / "results").mkdir(parents=True, exist_ok=True)
+    (root / "docs").mkdir(exist_ok=True)
+    value = {"about": about, "models": {"smollm2": model}}
+    path = root / "benchmarks" / "results" / "real_messages.json"
+    path.write_text(json.dumps(value), "utf-8")
+    assert real_page.main([], root=root) == 0
+    return (root / "docs" / "evidence_real.md").read_text("utf-8")
+
+
+def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show(
+    tmp_path: Path,
+) -> None:
+    page = _page(tmp_path, low=-0.4, high=-0.1)
+    claim = "goes on from there at mistakes in held-out repositories, it repeats the mistake with"
+    assert f"{claim} the hint less often than without and with another site's: 25% of" in page
+    assert "writes the message at mistakes in held-out repositories, it repeats the mistake with"
+    assert "with the hint not demonstrably more or less often than without" in page
+    assert "### Messages: smollm2 (as `chatml-tools`), 9 of 30 sites" in page
+    assert "stopped by its time limit" in page
+    assert "| `same` | 0.50 | 0.25 | 0.40 | -0.25 [-0.40, -0.10] |" in page
+    done, _, missing = page.partition("**Not run:**")
+    assert "What smollm2 writes at held-out mistakes" in done
+    assert "held-out mistakes" not in missing.partition("\n## ")[0]
+    assert "more or less often" in _page(tmp_path, low=-0.4, high=0.1).partition("decision")[0]
+    assert "the hint more often than without" in _page(tmp_path, low=0.1, high=0.4)
+
+
+def test_a_page_without_messages_says_that_they_were_not_run(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    assert real_page.main([], root=tmp_path) == 0
+    page = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
+    assert "`benchmarks/real_messages.py` has not been completed" in page
