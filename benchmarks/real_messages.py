@@ -4,7 +4,7 @@ it repeat the mistake? Nothing is trained.
     python benchmarks/real_messages.py FOLDER... --work build/real_hints \\
         --model smollm2=build/real/folders/smollm2:chatml-tools --minutes 40
 
-real_hints.py scores one token; here text is sampled, at the sites of its held-out repositories. The
+real_hints.py scores one token; here text is written, at the sites of its held-out repositories. The
 model reads no hint, the site's own, or that of another site, as a system message above the mistake.
 It writes the whole message, or it goes on from the log's own message where right and wrong part
 ("decision"). The static check of `recompose evaluate --logs` reads what came of it; nothing is run.
@@ -19,7 +19,6 @@ import itertools
 import json
 import os
 import pickle
-import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -50,17 +49,16 @@ from composer_replication.evaluation.stats import bootstrap_mean
 from composer_replication.models.forward import scoring
 from composer_replication.models.load_student import load_student
 from composer_replication.rollouts.chat_format import ChatFormat
-from composer_replication.rollouts.choose import sample_tokens
 from composer_replication.rollouts.ragged import RaggedCache
-from composer_replication.rollouts.static_check import OUTCOMES, SiteCheck, ToolFacts
+from composer_replication.rollouts.static_check import OUTCOMES, Checked, SiteCheck, ToolFacts
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.hint_donors import several_donors
 from composer_replication.tokens.renderer import Renderer
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUP, MAX_TOKENS, SEED = "held_out", 2048, 20261128
-NEW_TOKENS, SAMPLES = 96, 2
-"""Tokens that are sampled of a message, and messages for each context."""
+NEW_TOKENS = 96
+"""At which a message is cut off; the most probable token is taken each time."""
 NONE, NOW, OTHER = "none", "now", "other"
 KINDS = ("bad_arguments", "edit_not_read", "edit_stale", "file_missing", "unknown_tool")
 """Those of which the static check can say both that the mistake is there and that it is absent."""
@@ -152,29 +150,23 @@ def part_of(work: Path) -> Path:
     return part
 
 
-def written_at(place: Place, model: Any, chat_format: ChatFormat) -> dict[str, list[str]]:
-    """The verdicts on the messages that the model writes at a site: "decision/now" -> ["ok", ...].
-
-    All contexts draw from the same streams of random numbers.
-    """
-    rows = list(itertools.product(BEGINS, CONTEXTS, range(SAMPLES)))
-    written = [list(place.opening) if begin == "decision" else [] for begin, _, _ in rows]
-    streams = [random.Random(f"{SEED}:{place.site_id}:{begin}:{n}") for begin, _, n in rows]
+def written_at(place: Place, model: Any, chat_format: ChatFormat) -> dict[str, Checked]:
+    """The verdicts on the messages that the model writes at a site, e.g. of "decision/now"."""
+    rows = list(itertools.product(BEGINS, CONTEXTS))
+    written = [list(place.opening) if begin == "decision" else [] for begin, _ in rows]
     most = [len(ids) + NEW_TOKENS for ids in written]
     stop, is_open = chat_format.stop_ids(model), [True] * len(rows)
-    new_ids = [place.context(name) + ids for (_, name, _), ids in zip(rows, written, strict=True)]
+    new_ids = [place.context(name) + ids for (_, name), ids in zip(rows, written, strict=True)]
     with scoring(model):
         cache = RaggedCache(model, num_rows=len(rows))
         while any(is_open):
-            uniform = [stream.random() for stream in streams]
-            choice = sample_tokens(cache.feed(new_ids), uniform=uniform, temperature=1.0, top_p=1.0)
-            for row, token in enumerate(choice.tokens):
+            for row, token in enumerate(cache.feed(new_ids).argmax(dim=-1).tolist()):
                 if is_open[row]:
                     written[row].append(token)
                     is_open[row] = token not in stop and len(written[row]) < most[row]
             new_ids = [ids[-1:] if is_open[row] else [] for row, ids in enumerate(written)]
-    verdicts: dict[str, list[str]] = {}
-    for (begin, name, _), ids in zip(rows, written, strict=True):
+    verdicts: dict[str, Checked] = {}
+    for (begin, name), ids in zip(rows, written, strict=True):
         message = chat_format.read_message(
             Sampled(ids=tuple(ids), logprobs=(0.0,) * len(ids)),
             ended=ids[-1] in stop,
@@ -183,7 +175,7 @@ def written_at(place: Place, model: Any, chat_format: ChatFormat) -> dict[str, l
             position=len(place.above),
             max_calls=100,
         )
-        verdicts.setdefault(f"{begin}/{name}", []).append(place.check.message(message.turn).outcome)
+        verdicts[f"{begin}/{name}"] = place.check.message(message.turn)
     return verdicts
 
 
@@ -209,11 +201,13 @@ def measure(
         for place in places:
             if place.site_id in records or time.monotonic() > until:
                 continue
+            verdicts = written_at(place, model, chat_format)
             records[place.site_id] = {
                 "site": place.site_id,
                 "kind": place.kind,
                 "session": place.session_id,
-                "outcomes": written_at(place, model, chat_format),
+                "outcomes": {context: verdict.outcome for context, verdict in verdicts.items()},
+                "reasons": {context: verdict.reason for context, verdict in verdicts.items()},
             }
             out.write(json.dumps(records[place.site_id]) + "\n")
             out.flush()
@@ -230,7 +224,7 @@ def summarise(
     rows: list[dict[str, Any]] = []
     for begin, outcome in itertools.product(BEGINS, OUTCOMES):
         shares = {
-            name: [share(record["outcomes"][f"{begin}/{name}"], outcome) for record in records]
+            name: [float(record["outcomes"][f"{begin}/{name}"] == outcome) for record in records]
             for name in CONTEXTS
         }
         means = {name: round(sum(of) / len(of), 4) for name, of in shares.items()}
@@ -248,15 +242,6 @@ def summarise(
     return rows
 
 
-def share(outcomes: Sequence[str], outcome: str) -> float:
-    """The share of a verdict.
-
-    >>> share(["same", "ok"], "same")
-    0.5
-    """
-    return outcomes.count(outcome) / len(outcomes)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Prepare, write messages, check them, summarise; returns the exit code."""
     parser = parser_of(__doc__, name="real_messages")
@@ -267,7 +252,6 @@ def main(arguments: Sequence[str]) -> int:
     what = {
         "max_tokens": MAX_TOKENS,
         "new_tokens": NEW_TOKENS,
-        "samples": SAMPLES,
         "kinds": list(KINDS),
         "seed": SEED,
         "dtype": "float32",

@@ -165,6 +165,7 @@ def _page(root: Path, *, low: float, high: float) -> str:
     }
     (root / "benchmarks" / "results").mkdir(parents=True, exist_ok=True)
     (root / "docs").mkdir(exist_ok=True)
+    about |= {"kinds": ["edit_not_read"]}
     value = {"about": about, "models": {"smollm2": model}}
     path = root / "benchmarks" / "results" / "real_messages.json"
     path.write_text(json.dumps(value), "utf-8")
@@ -178,7 +179,6 @@ def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show
     page = _page(tmp_path, low=-0.4, high=-0.1)
     claim = "goes on from there at mistakes in held-out repositories, it repeats the mistake with"
     assert f"{claim} the hint less often than without and with another site's: 25% of" in page
-    assert "writes the message at mistakes in held-out repositories, it repeats the mistake with"
     assert "with the hint not demonstrably more or less often than without" in page
     assert "### Messages: smollm2 (as `chatml-tools`), 9 of 30 sites" in page
     assert "stopped by its time limit" in page
