@@ -185,7 +185,8 @@ def measure(
     """The verdicts at every site that was reached before `until`, and how many sites there are;
     kept in the work folder, line by line."""
     torch.set_num_threads(1)
-    kept, made = work / f"messages_{name}.jsonl", work / f"places_{family}.pickle"
+    made = work / f"places_{family}_{MAX_TOKENS}.pickle"
+    kept = work / f"messages_{name}_{MAX_TOKENS}_{NEW_TOKENS}.jsonl"
     lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
     records = {record["site"]: record for record in map(json.loads, lines)}
     tokenizer = load_tokenizer(folder)

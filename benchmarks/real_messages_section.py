@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from real_tables import interval, table
@@ -19,15 +20,15 @@ def messages_section(value: Json) -> str:
     parts = [
         "## What does a real model write there?\n\n"
         "Nothing is trained here either. The log-odds above are of one token. Here text is"
-        " sampled at the sites of the held-out repositories whose right decision is known, of the"
+        " written at the sites of the held-out repositories whose right decision is known, of the"
         f" kinds {', '.join(f'`{kind}`' for kind in about['kinds'])}: the static check of"
         " `recompose evaluate --logs` can say both that these are there and that they are absent."
         " The model reads no hint, the site's own, or that of another site, as a system message"
         " above the mistake. It writes the whole message, or it goes on from the log's own message"
         " at the token where right and wrong part."
-        f" {about['samples']} messages for each context, at temperature 1 and from the same random"
-        f" numbers, of at most {about['new_tokens']} new tokens; windows of {about['max_tokens']}"
-        f" tokens, {about['dtype']}. The check reads them, and nothing is run. `same` is the"
+        f" The most probable token is taken each time, at most {about['new_tokens']} of them;"
+        f" windows of {about['max_tokens']} tokens, {about['dtype']}. The check reads the messages,"
+        " and nothing is run. `same` is the"
         " mistake again; `ok` a message in which it is certainly absent; `other` another certain"
         " mistake; `malformed` a call that cannot be read;"
         " `undecided` the rest: messages without a call or cut off before its end, and calls that"
@@ -48,6 +49,7 @@ def messages_section(value: Json) -> str:
             )
         )
         parts.append(_table(model["rows"]))
+        parts.append(_reasons(model["sites"]))
     return "\n".join(parts)
 
 
@@ -67,6 +69,24 @@ def _table(rows: Any) -> str:
     )
 
 
+def _reasons(sites: Sequence[Json]) -> str:
+    """Why the check says what it says, over all contexts."""
+    counts = Counter(
+        (begin, f"`{outcome}`, {site['reasons'][context].replace('_', ' ')}")
+        for site in sites
+        for context, outcome in site["outcomes"].items()
+        if (begin := context.partition("/")[0])
+    )
+    lines = [
+        f"{text}: "
+        + ", ".join(f"{why} {n}" for (of, why), n in counts.most_common() if of == begin)
+        for begin, text in BEGINS.items()
+    ]
+    return "Messages by verdict and reason, over all contexts:\n\n" + "".join(
+        f"- {line}.\n" for line in lines
+    )
+
+
 def messages_in_words(value: Json | None) -> list[str]:
     """Whether the own hint makes the mistake rarer in what a model writes."""
     sentences = []
@@ -75,28 +95,32 @@ def messages_in_words(value: Json | None) -> list[str]:
         for begin, how in (("start", "writes the message"), ("decision", "goes on from there")):
             if (row := rows.get((begin, SAME))) is None:
                 continue
-            fewer = all(_below(row[f"over {base}"]) for base in BASES)
-            more = all(_above(row[f"over {base}"]) for base in BASES)
-            effect = (
-                "less often than"
-                if fewer
-                else "more often than"
-                if more
-                else "not demonstrably more or less often than"
-            )
             sentences.append(
-                f"When {name} itself {how} at mistakes in held-out repositories, it repeats the"
-                f" mistake with the hint {effect} without and with another site's:"
-                f" {row['shares']['now']:.0%} of the messages, {row['shares']['none']:.0%}"
-                f" without a hint, {row['shares']['other']:.0%} with another site's"
-                f" ({row['n']} sites)."
+                f"When {name} itself {how} at mistakes in held-out repositories, it"
+                f" {_effect(row)} without and with another site's: {row['shares']['now']:.0%} of"
+                f" the messages, {row['shares']['none']:.0%} without a hint,"
+                f" {row['shares']['other']:.0%} with another site's ({row['n']} sites)."
+                + _unread(rows[begin, "undecided"], rows[begin, "malformed"])
             )
     return sentences
 
 
-def _below(row: Json) -> bool:
-    return row["high"] is not None and row["high"] < 0
+def _effect(row: Json) -> str:
+    """What both intervals show together."""
+    pairs = [row[f"over {base}"] for base in BASES]
+    if all(pair["high"] is not None and pair["high"] < 0 for pair in pairs):
+        return "repeats the mistake with the hint less often than"
+    if all(pair["low"] is not None and pair["low"] > 0 for pair in pairs):
+        return "repeats the mistake with the hint more often than"
+    return "is not shown to repeat the mistake with the hint more or less often than"
 
 
-def _above(row: Json) -> bool:
-    return row["low"] is not None and row["low"] > 0
+def _unread(undecided: Json, malformed: Json) -> str:
+    """What share of the messages says nothing, if it is most of them."""
+    means = [sum(row["shares"].values()) / len(row["shares"]) for row in (undecided, malformed)]
+    if sum(means) <= 1 / 2:
+        return ""
+    return (
+        f" Most say nothing either way: {means[0]:.0%} cannot be judged, {means[1]:.0%} hold a"
+        " call that cannot be read."
+    )

@@ -86,7 +86,8 @@ def render(root: Path) -> str:
     worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
     signals = _read(root, "real_signals")
-    what = _what_was_run(hints, logs, workshop, gemma, worded, messages)
+    cost = _read(root, "real_logs_cost")
+    what = _what_was_run(hints, logs, workshop, gemma, worded, messages, cost)
     findings = [
         *_summary(hints, logs, workshop),
         *_wordings_in_words(worded),
@@ -159,6 +160,7 @@ def _what_was_run(
     gemma: Json | None,
     worded: Json | None,
     messages: Json | None,
+    cost: Json | None,
 ) -> str:
     """Which of the planned measurements are on this page, and which are not."""
     done, missing = [], []
@@ -169,11 +171,11 @@ def _what_was_run(
     models = list((messages or {"models": {}})["models"])
     if models:
         done.append(
-            f"what {_listed(models)} writes at held-out mistakes, with the hint and without"
-            " (recurrence), without any training"
+            f"messages at held-out mistakes, with the hint and without, by {_listed(models)},"
+            " without any training"
         )
     if rest := sorted({*(hints or {"models": {}})["models"]} - {*models}):
-        missing.append(f"what {_listed(rest)} writes at held-out mistakes, without any training")
+        missing.append(f"messages at held-out mistakes, by {_listed(rest)}, without any training")
     if rest := sorted(
         set((hints or {"models": {}})["models"]) - set((worded or {}).get("models", ()))
     ):
@@ -183,7 +185,9 @@ def _what_was_run(
         done.append(f"SmolLM2 trained on public sessions, with {_seeds_in_words(seeds)}")
         if len(seeds) < len(SEEDS):
             rest = sorted(set(SEEDS) - set(seeds))
-            missing.append(f"the training on public sessions with {_seeds_in_words(rest)}")
+            missing.append(
+                f"the training on public sessions with {_seeds_in_words(rest)}{_cost_of_logs(cost)}"
+            )
         missing.append(
             "what the students of that training would write at the mistakes (recurrence): their"
             " log-odds were computed, but no text was sampled"
@@ -222,6 +226,17 @@ def _without_more_sft(about: Mapping[str, Any]) -> str:
         f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
         f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
         f" {warmup['losses'][0]:.4f}."
+    )
+
+
+def _cost_of_logs(cost: Json | None) -> str:
+    """Where the next seed was stopped."""
+    if cost is None:
+        return ""
+    return (
+        f" (`{cost['arm']}` with seed {cost['seed']} was stopped after {cost['steps']} of"
+        f" {cost['planned']} steps, which took {cost['cpu_s'] / 60:.0f} CPU-minutes in"
+        f" {cost['dtype']} on a processor with {cost['processor']}; nothing was measured on it)"
     )
 
 
@@ -443,11 +458,11 @@ def _logs(value: Json) -> str:
     head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
     return (
         "## Training on public sessions, measured on other repositories\n\n"
-        f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
-        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*. The"
-        " table shows what the merged student would decide at the held-out sites, without any"
-        " hint, in windows of"
-        f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the decision's"
+        f"SmolLM2, LoRA of rank 16 on {about.get('dtype', 'bfloat16')}, {about['steps']} steps of 4"
+        f" windows of {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of"
+        " *train*. The table shows what the merged student would decide at the held-out sites,"
+        f" without any hint, in windows of {about['scored_tokens']} tokens. `focus` trains the hint"
+        " channel on the decision's"
         " tokens only; a placebo has the hints of other sites. The number after a name is the"
         f" training seed (so far {', '.join(seeds)}). The intervals cover other sessions, but"
         " not other training runs.\n\n" + table(head, lines)

@@ -30,7 +30,7 @@ def real_messages() -> ModuleType:
 @pytest.fixture
 def written(
     real_messages: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, list[str]], list[list[int]]]:
+) -> tuple[dict[str, Any], list[list[int]]]:
     """The verdicts on a student that reads the file first if it was told so, and else repeats the
     edit; and all that it read."""
     import torch
@@ -81,17 +81,16 @@ def written(
 
 @pytest.mark.train
 def test_a_hint_stands_above_the_message_and_what_is_written_is_checked_whole(
-    written: tuple[dict[str, list[str]], list[list[int]]],
+    written: tuple[dict[str, Any], list[list[int]]],
 ) -> None:
     verdicts, read = written
-    assert verdicts == {
-        f"{begin}/{name}": ["ok" if name == "now" else "same"] * 2
+    assert {context: verdict.outcome for context, verdict in verdicts.items()} == {
+        f"{begin}/{name}": "ok" if name == "now" else "same"
         for begin in ("start", "decision")
         for name in ("none", "now", "other")
     }
-    start = {tuple(row) for row in read[:6]}
-    assert start == {(2, 3, 1), (2, 3, *HINT, 1), (2, 3, *OTHER_HINT, 1)}
-    assert all(len(row) > 6 for row in read[6:])  # the log's message up to the decision
+    assert read[:3] == [[2, 3, 1], [2, 3, *HINT, 1], [2, 3, *OTHER_HINT, 1]]
+    assert all(len(row) > 6 for row in read[3:])  # the log's message up to the decision
 
 
 @pytest.mark.train
@@ -103,9 +102,9 @@ def test_nothing_is_written_twice_or_after_the_time_limit(
     def places(*_: Any) -> list[Any]:
         return [SimpleNamespace(site_id=i, kind="k", session_id="s") for i in ("a", "b")]
 
-    def write(place: Any, *_: Any) -> dict[str, list[str]]:
+    def write(place: Any, *_: Any) -> dict[str, Any]:
         asked.append(place.site_id)
-        return {"start/none": ["ok"]}
+        return {"start/none": SimpleNamespace(outcome="ok", reason="checked")}
 
     student = SimpleNamespace(model=None)
     monkeypatch.setattr(real_messages, "places_of", places)
@@ -124,18 +123,18 @@ def test_nothing_is_written_twice_or_after_the_time_limit(
 
 @pytest.mark.train
 def test_shares_are_of_the_sites_and_differences_are_paired(real_messages: ModuleType) -> None:
-    def record(site: str, none: str, now: str) -> dict[str, Any]:
-        of = {"none": [none, none], "now": [now, "ok"], "other": [none, "ok"]}
+    def record(site: str, none: str, now: str, other: str) -> dict[str, Any]:
+        of = {"none": none, "now": now, "other": other}
         outcomes = {f"{b}/{name}": v for b in ("start", "decision") for name, v in of.items()}
         return {"site": site, "session": site, "outcomes": outcomes}
 
-    records = [record("a", "same", "ok"), record("b", "same", "same")]
+    records = [record("a", "same", "ok", "ok"), record("b", "same", "ok", "same")]
     about = {site: {"cluster": site} for site in "ab"}
     rows = {(r["begin"], r["outcome"]): r for r in real_messages.summarise(records, about)}
     row = rows["decision", "same"]
-    assert row["shares"] == {"none": 1.0, "now": 0.25, "other": 0.5}
-    assert row["over none"]["mean"] == -0.75 and row["over other"]["mean"] == -0.25
-    assert rows["start", "ok"]["shares"]["now"] == 0.75
+    assert row["shares"] == {"none": 1.0, "now": 0.0, "other": 0.5}
+    assert row["over none"]["mean"] == -1.0 and row["over other"]["mean"] == -0.5
+    assert rows["start", "ok"]["shares"]["now"] == 1.0
 
 
 def _page(root: Path, *, low: float, high: float) -> str:
@@ -143,6 +142,10 @@ def _page(root: Path, *, low: float, high: float) -> str:
         shares = {"none": 0.5, "now": 0.25, "other": 0.4}
         return {"begin": begin, "outcome": outcome, "shares": shares, "n": 9, **over}
 
+    site = {
+        "outcomes": {"start/none": "undecided", "decision/now": "ok"},
+        "reasons": {"start/none": "no_call", "decision/now": "checked"},
+    }
     shift = {"mean": (low + high) / 2, "low": low, "high": high}
     nothing = {"mean": 0.0, "low": -0.1, "high": 0.1}
     model = {
@@ -150,10 +153,15 @@ def _page(root: Path, *, low: float, high: float) -> str:
         "processor": "AVX2",
         "commit": "abc1234",
         "sites_planned": 30,
-        "sites": [{}] * 9,
+        "sites": [site] * 9,
         "rows": [
             row("start", "same", **{"over none": nothing, "over other": nothing}),
             row("decision", "same", **{"over none": shift, "over other": shift}),
+            *(
+                row(begin, outcome, **{"over none": nothing, "over other": nothing})
+                for begin in ("start", "decision")
+                for outcome in ("undecided", "malformed")
+            ),
         ],
     }
     about = {
@@ -179,14 +187,16 @@ def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show
     page = _page(tmp_path, low=-0.4, high=-0.1)
     claim = "goes on from there at mistakes in held-out repositories, it repeats the mistake with"
     assert f"{claim} the hint less often than without and with another site's: 25% of" in page
-    assert "with the hint not demonstrably more or less often than without" in page
+    assert "is not shown to repeat the mistake with the hint more or less often than" in page
+    assert "38% cannot be judged, 38% hold a call that cannot be read." in page
+    assert "- the whole message: `undecided`, no call 9." in page
     assert "### Messages: smollm2 (as `chatml-tools`), 9 of 30 sites" in page
     assert "stopped by its time limit" in page
     assert "| `same` | 0.50 | 0.25 | 0.40 | -0.25 [-0.40, -0.10] |" in page
     done, _, missing = page.partition("**Not run:**")
-    assert "What smollm2 writes at held-out mistakes" in done
+    assert "Messages at held-out mistakes, with the hint and without, by smollm2" in done
     assert "held-out mistakes" not in missing.partition("\n## ")[0]
-    assert "more or less often" in _page(tmp_path, low=-0.4, high=0.1).partition("decision")[0]
+    assert f"{claim} the hint less" not in _page(tmp_path, low=-0.4, high=0.1)
     assert "the hint more often than without" in _page(tmp_path, low=0.1, high=0.4)
 
 
