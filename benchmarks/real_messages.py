@@ -68,7 +68,8 @@ CONTEXTS, BEGINS = (NONE, NOW, OTHER), ("start", "decision")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """A site: what stands above its message, the ids of two hints and where they go, how the log's
-    message begins, and the check of what is written instead."""
+    message begins, the token behind it and those that lead on to something right, and the check of
+    what is written instead."""
 
     site_id: str
     kind: str
@@ -77,6 +78,8 @@ class Place:
     at: int
     hints: Mapping[str, tuple[int, ...]]
     opening: tuple[int, ...]
+    wrong: int
+    right: tuple[int, ...]
     tools: tuple[ToolSpec, ...]
     check: SiteCheck
 
@@ -86,8 +89,8 @@ class Place:
 
 
 def places_of(work: Path, renderer: Renderer) -> list[Place]:
-    """The sites of `KINDS` whose right decision is known, in the order of a hash; another site's
-    hint is that of any kind."""
+    """The sites whose right decision is known and whose mistake was a call, in the order of a
+    hash."""
     part = part_of(work)
     hints = list(read_hints(part / "hints.jsonl"))
     kind_of = {hint.site_id: hint.kind for hint in hints}
@@ -104,11 +107,9 @@ def places_of(work: Path, renderer: Renderer) -> list[Place]:
     tools = {name: ToolFacts.of(session) for name, session in sessions.items()}
     places = []
     for number, site_id in enumerate(ids):
-        if kind_of[site_id] not in KINDS:
-            continue
         example, view = views[site_id]
         session = sessions[sites[site_id].session_id]
-        fork = max(d.fork for d in view.decisions if d.fork is not None)
+        fork, right = max((d.fork, d.right_ids) for d in view.decisions if d.fork is not None)
         (donor,) = donors[number]
         start = view.span[0]
         places.append(
@@ -120,6 +121,8 @@ def places_of(work: Path, renderer: Renderer) -> list[Place]:
                 at=view.at,
                 hints={NONE: (), NOW: view.hint_ids, OTHER: views[ids[donor]][1].hint_ids},
                 opening=tuple(example.ids[start:fork]),
+                wrong=example.ids[fork],
+                right=tuple(right),
                 tools=session.tools,
                 check=SiteCheck.of(session, sites[site_id], tools=tools[session.id]),
             )
@@ -148,6 +151,18 @@ def part_of(work: Path) -> Path:
         write_lines(part / "sites.jsonl", own)
         write_lines(part / "hints.jsonl", map(record_to_json, hints))
     return part
+
+
+def decided_at(place: Place, model: Any) -> dict[str, str]:
+    """The most probable token behind the log's message up to the decision, in every context:
+    "right", "wrong" or "neither"."""
+    rows = [place.context(name) + list(place.opening) for name in CONTEXTS]
+    with scoring(model):
+        tokens = RaggedCache(model, num_rows=len(rows)).feed(rows).argmax(dim=-1).tolist()
+    return {
+        name: "right" if token in place.right else "wrong" if token == place.wrong else "neither"
+        for name, token in zip(CONTEXTS, tokens, strict=True)
+    }
 
 
 def written_at(place: Place, model: Any, chat_format: ChatFormat) -> dict[str, Checked]:
@@ -188,32 +203,35 @@ def measure(
     made = work / f"places_{family}_{MAX_TOKENS}.pickle"
     kept = work / f"messages_{name}_{MAX_TOKENS}_{NEW_TOKENS}.jsonl"
     lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
-    records = {record["site"]: record for record in map(json.loads, lines)}
+    records = {(r["site"], "outcomes" in r): r for r in map(json.loads, lines)}
     tokenizer = load_tokenizer(folder)
     renderer = Renderer.for_tokenizer(tokenizer, family=family)
     if not made.exists():
         made.write_bytes(pickle.dumps(places_of(work, renderer)))
     places: list[Place] = pickle.loads(made.read_bytes())
-    print(f"{name}: {len(places)} sites, {len(records)} of them measured", flush=True)
+    print(f"{name}: {len(places)} sites, {len(records)} records", flush=True)
     settings = StudentSettings(model=folder, dtype="float32")
     model = load_student(settings, tokenizer=tokenizer, seed=SEED).model
     chat_format = ChatFormat.of(renderer, author=name)
+    plan = [(place, False) for place in places]
+    plan += [(place, True) for place in places if place.kind in KINDS]
     with kept.open("a", encoding="utf-8") as out:
-        for place in places:
-            if place.site_id in records or time.monotonic() > until:
+        for place, writes in plan:
+            if (place.site_id, writes) in records or time.monotonic() > until:
                 continue
-            verdicts = written_at(place, model, chat_format)
-            records[place.site_id] = {
-                "site": place.site_id,
-                "kind": place.kind,
-                "session": place.session_id,
-                "outcomes": {context: verdict.outcome for context, verdict in verdicts.items()},
-                "reasons": {context: verdict.reason for context, verdict in verdicts.items()},
-            }
-            out.write(json.dumps(records[place.site_id]) + "\n")
+            record: dict[str, Any] = {"site": place.site_id, "kind": place.kind}
+            record["session"] = place.session_id
+            if writes:
+                verdicts = written_at(place, model, chat_format)
+                record["outcomes"] = {c: verdict.outcome for c, verdict in verdicts.items()}
+                record["reasons"] = {c: verdict.reason for c, verdict in verdicts.items()}
+            else:
+                record["decides"] = decided_at(place, model)
+            records[place.site_id, writes] = record
+            out.write(json.dumps(record) + "\n")
             out.flush()
-            print(f"{name}: {len(records)} sites", flush=True)
-    return [records[p.site_id] for p in places if p.site_id in records], len(places)
+            print(f"{name}: {len(records)} of {len(plan)} records", flush=True)
+    return [records[p.site_id, w] for p, w in plan if (p.site_id, w) in records], len(plan)
 
 
 def summarise(
