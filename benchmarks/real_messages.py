@@ -4,10 +4,12 @@ it repeat the mistake? Nothing is trained.
     python benchmarks/real_messages.py FOLDER... --work build/real_hints \\
         --model smollm2=build/real/folders/smollm2:chatml-tools --minutes 40
 
-real_hints.py scores one token; here text is written, at the sites of its held-out repositories. The
-model reads no hint, the site's own, or that of another site, as a system message above the mistake.
-It writes the whole message, or it goes on from the log's own message where right and wrong part
-("decision"). The static check of `recompose evaluate --logs` reads what came of it; nothing is run.
+real_hints.py compares the probabilities of two tokens; here the model's own choice counts, at the
+sites of the held-out repositories. It reads no hint, the site's own, or that of another site, as a
+system message above the mistake. First: which token does it write behind the log's message, where
+right and wrong part? Then, at the sites whose kind can be judged: which message does it write, and
+how does it go on from the log's message ("decision")? The most probable token is taken each time,
+and the static check of `recompose evaluate --logs` reads the messages; nothing is run.
 Any folder can be a --model, a student of real_logs.py too. Sites come in the order of a hash, and
 what was measured is kept in the work folder: a run that was cut off goes on. The text is not kept.
 Writes benchmarks/results/real_messages.json, in which the models of earlier runs stay.
@@ -63,6 +65,7 @@ NONE, NOW, OTHER = "none", "now", "other"
 KINDS = ("bad_arguments", "edit_not_read", "edit_stale", "file_missing", "unknown_tool")
 """Those of which the static check can say both that the mistake is there and that it is absent."""
 CONTEXTS, BEGINS = (NONE, NOW, OTHER), ("start", "decision")
+DECISIONS = ("right", "wrong", "neither")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +199,9 @@ def written_at(place: Place, model: Any, chat_format: ChatFormat) -> dict[str, C
 
 def measure(
     name: str, folder: str, family: str, *, work: Path, until: float
-) -> tuple[list[dict[str, Any]], int]:
-    """The verdicts at every site that was reached before `until`, and how many sites there are;
-    kept in the work folder, line by line."""
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """What was decided and written at the sites that were reached before `until`, and how many
+    sites there are for each; kept in the work folder, line by line."""
     torch.set_num_threads(1)
     made = work / f"places_{family}_{MAX_TOKENS}.pickle"
     kept = work / f"messages_{name}_{MAX_TOKENS}_{NEW_TOKENS}.jsonl"
@@ -231,34 +234,59 @@ def measure(
             out.write(json.dumps(record) + "\n")
             out.flush()
             print(f"{name}: {len(records)} of {len(plan)} records", flush=True)
-    return [records[p.site_id, w] for p, w in plan if (p.site_id, w) in records], len(plan)
+    planned = {"decides": len(places), "writes": len(plan) - len(places)}
+    return [records[p.site_id, w] for p, w in plan if (p.site_id, w) in records], planned
 
 
 def summarise(
     records: Sequence[Mapping[str, Any]], about: Mapping[str, Mapping[str, str]]
 ) -> list[dict[str, Any]]:
-    """For each way to begin and each verdict: its share in every context, and the paired
-    differences between contexts, with intervals over sessions."""
+    """The share of each decision and verdict in every context, and the paired differences between
+    contexts, with intervals over sessions."""
+    decides = [r for r in records if "decides" in r]
+    writes = [r for r in records if "outcomes" in r]
+    rows = [
+        _row(decides, about, what="decides", prefix="", value=value)
+        for value in DECISIONS
+        if decides
+    ]
+    return rows + [
+        _row(writes, about, what="outcomes", prefix=f"{begin}/", value=outcome)
+        for begin, outcome in itertools.product(BEGINS, OUTCOMES)
+        if writes
+    ]
+
+
+def _row(
+    records: Sequence[Mapping[str, Any]],
+    about: Mapping[str, Mapping[str, str]],
+    *,
+    what: str,
+    prefix: str,
+    value: str,
+) -> dict[str, Any]:
     clusters = [about[record["session"]]["cluster"] for record in records]
-    rows: list[dict[str, Any]] = []
-    for begin, outcome in itertools.product(BEGINS, OUTCOMES):
-        shares = {
-            name: [float(record["outcomes"][f"{begin}/{name}"] == outcome) for record in records]
-            for name in CONTEXTS
+    is_value = {
+        name: [float(record[what][prefix + name] == value) for record in records]
+        for name in CONTEXTS
+    }
+    row: dict[str, Any] = {
+        "what": prefix.rstrip("/") or what,
+        "value": value,
+        "n": len(records),
+        "sessions": len(set(clusters)),
+        "shares": {name: round(sum(of) / len(of), 4) for name, of in is_value.items()},
+    }
+    for base in (NONE, OTHER):
+        differences = [a - b for a, b in zip(is_value[NOW], is_value[base], strict=True)]
+        seed = stage_seed(SEED, f"{row['what']}:{value}:{base}")
+        interval = bootstrap_mean(differences, clusters, seed=seed)
+        row[f"over {base}"] = {
+            "mean": round(interval.mean, 4),
+            "low": None if interval.low is None else round(interval.low, 4),
+            "high": None if interval.high is None else round(interval.high, 4),
         }
-        means = {name: round(sum(of) / len(of), 4) for name, of in shares.items()}
-        rows.append({"begin": begin, "outcome": outcome, "shares": means, "n": len(records)})
-        for base in (NONE, OTHER):
-            values = [a - b for a, b in zip(shares[NOW], shares[base], strict=True)]
-            seed = stage_seed(SEED, f"{begin}:{outcome}:{base}")
-            interval = bootstrap_mean(values, clusters, seed=seed)
-            rows[-1][f"over {base}"] = {
-                "mean": round(interval.mean, 4),
-                "low": None if interval.low is None else round(interval.low, 4),
-                "high": None if interval.high is None else round(interval.high, 4),
-            }
-        rows[-1]["sessions"] = len(set(clusters))
-    return rows
+    return row
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -285,9 +313,9 @@ def main(arguments: Sequence[str]) -> int:
             "processor": torch.backends.cpu.get_cpu_capability(),
             "commit": checked_out_commit(),
             "versions": {key: metadata.version(key) for key in ("torch", "transformers")},
-            "sites_planned": planned,
-            "rows": summarise(records, about) if records else [],
-            "sites": [
+            "planned": planned,
+            "rows": summarise(records, about),
+            "records": [
                 {**record, "session": about[record["session"]]["cluster"][:8]}
                 | {"repository": about[record["session"]]["repository"]}
                 for record in records

@@ -30,9 +30,9 @@ def real_messages() -> ModuleType:
 @pytest.fixture
 def written(
     real_messages: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, Any], list[list[int]]]:
-    """The verdicts on a student that reads the file first if it was told so, and else repeats the
-    edit; and all that it read."""
+) -> tuple[dict[str, str], dict[str, Any], list[list[int]]]:
+    """What is decided and written by a student that reads the file first if it was told so, and
+    else repeats the edit; and all that it read."""
     import torch
 
     from composer_replication.rollouts.chat_format import ChatFormat
@@ -72,18 +72,22 @@ def written(
         at=2,
         hints={"none": (), "now": HINT, "other": OTHER_HINT},
         opening=tuple(mistake[:fork]),
+        wrong=mistake[fork],
+        right=(right[fork],),
         tools=log.tools,
         check=SiteCheck.of(log, site("edit_not_read")),
     )
     chat_format = ChatFormat.of(renderer(), author="me")
-    return real_messages.written_at(place, SimpleNamespace(), chat_format), read
+    verdicts = real_messages.written_at(place, SimpleNamespace(), chat_format)
+    return real_messages.decided_at(place, SimpleNamespace()), verdicts, read
 
 
 @pytest.mark.train
 def test_a_hint_stands_above_the_message_and_what_is_written_is_checked_whole(
-    written: tuple[dict[str, Any], list[list[int]]],
+    written: tuple[dict[str, str], dict[str, Any], list[list[int]]],
 ) -> None:
-    verdicts, read = written
+    decided, verdicts, read = written
+    assert decided == {"none": "wrong", "now": "right", "other": "wrong"}
     assert {context: verdict.outcome for context, verdict in verdicts.items()} == {
         f"{begin}/{name}": "ok" if name == "now" else "same"
         for begin in ("start", "decision")
@@ -94,31 +98,38 @@ def test_a_hint_stands_above_the_message_and_what_is_written_is_checked_whole(
 
 
 @pytest.mark.train
-def test_nothing_is_written_twice_or_after_the_time_limit(
+def test_nothing_is_measured_twice_or_after_the_time_limit(
     real_messages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
     def places(*_: Any) -> list[Any]:
-        return [SimpleNamespace(site_id=i, kind="k", session_id="s") for i in ("a", "b")]
+        kinds = {"a": "too_large", "b": "edit_not_read"}
+        return [SimpleNamespace(site_id=i, kind=k, session_id="s") for i, k in kinds.items()]
+
+    def decide(place: Any, *_: Any) -> dict[str, str]:
+        asked.append(f"{place.site_id} decides")
+        return {"none": "right"}
 
     def write(place: Any, *_: Any) -> dict[str, Any]:
-        asked.append(place.site_id)
+        asked.append(f"{place.site_id} writes")
         return {"start/none": SimpleNamespace(outcome="ok", reason="checked")}
 
     student = SimpleNamespace(model=None)
     monkeypatch.setattr(real_messages, "places_of", places)
+    monkeypatch.setattr(real_messages, "decided_at", decide)
     monkeypatch.setattr(real_messages, "written_at", write)
     monkeypatch.setattr(real_messages, "load_tokenizer", lambda _: None)
     monkeypatch.setattr(real_messages, "load_student", lambda *_, **__: student)
     monkeypatch.setattr(real_messages.Renderer, "for_tokenizer", lambda *_, **__: None)
     monkeypatch.setattr(real_messages.ChatFormat, "of", lambda *_, **__: None)
     records, planned = real_messages.measure("m", "f", "x", work=tmp_path, until=-inf)
-    assert (records, planned, asked) == ([], 2, [])
+    assert (records, planned, asked) == ([], {"decides": 2, "writes": 1}, [])
     records, _ = real_messages.measure("m", "f", "x", work=tmp_path, until=inf)
-    assert [record["site"] for record in records] == asked == ["a", "b"]
+    # of a file that is too large the check cannot say that the mistake is absent
+    assert asked == ["a decides", "b decides", "b writes"] and len(records) == 3
     again, _ = real_messages.measure("m", "f", "x", work=tmp_path, until=inf)
-    assert again == records and asked == ["a", "b"]
+    assert again == records and len(asked) == 3
 
 
 @pytest.mark.train
@@ -128,52 +139,49 @@ def test_shares_are_of_the_sites_and_differences_are_paired(real_messages: Modul
         outcomes = {f"{b}/{name}": v for b in ("start", "decision") for name, v in of.items()}
         return {"site": site, "session": site, "outcomes": outcomes}
 
-    records = [record("a", "same", "ok", "ok"), record("b", "same", "ok", "same")]
+    decides = {"none": "wrong", "now": "right", "other": "neither"}
+    records = [
+        {"site": "c", "session": "a", "decides": decides},
+        record("a", "same", "ok", "ok"),
+        record("b", "same", "ok", "same"),
+    ]
     about = {site: {"cluster": site} for site in "ab"}
-    rows = {(r["begin"], r["outcome"]): r for r in real_messages.summarise(records, about)}
+    rows = {(r["what"], r["value"]): r for r in real_messages.summarise(records, about)}
     row = rows["decision", "same"]
-    assert row["shares"] == {"none": 1.0, "now": 0.0, "other": 0.5}
+    assert row["shares"] == {"none": 1.0, "now": 0.0, "other": 0.5} and row["n"] == 2
     assert row["over none"]["mean"] == -1.0 and row["over other"]["mean"] == -0.5
     assert rows["start", "ok"]["shares"]["now"] == 1.0
+    assert rows["decides", "right"]["over other"]["mean"] == 1.0
+    assert rows["decides", "right"]["n"] == 1
 
 
-def _page(root: Path, *, low: float, high: float) -> str:
-    def row(begin: str, outcome: str, **over: dict[str, float]) -> dict[str, Any]:
-        shares = {"none": 0.5, "now": 0.25, "other": 0.4}
-        return {"begin": begin, "outcome": outcome, "shares": shares, "n": 9, **over}
+def _page(root: Path, *, low: float, high: float, low_over_other: float | None = None) -> str:
+    """The page on a model whose own hint changes each share by that much, over no hint and over
+    another one."""
 
-    site = {
+    def row(what: str, value: str) -> dict[str, Any]:
+        shift = {"mean": (low + high) / 2, "low": low, "high": high}
+        other = shift if low_over_other is None else {**shift, "low": low_over_other}
+        shares = {"none": 0.25, "now": 0.5, "other": 0.4}
+        over = {"over none": shift, "over other": other}
+        return {"what": what, "value": value, "shares": shares, "n": 9, "sessions": 5, **over}
+
+    written = {
         "outcomes": {"start/none": "undecided", "decision/now": "ok"},
         "reasons": {"start/none": "no_call", "decision/now": "checked"},
     }
-    shift = {"mean": (low + high) / 2, "low": low, "high": high}
-    nothing = {"mean": 0.0, "low": -0.1, "high": 0.1}
     model = {
         "family": "chatml-tools",
         "processor": "AVX2",
         "commit": "abc1234",
-        "sites_planned": 30,
-        "sites": [site] * 9,
-        "rows": [
-            row("start", "same", **{"over none": nothing, "over other": nothing}),
-            row("decision", "same", **{"over none": shift, "over other": shift}),
-            *(
-                row(begin, outcome, **{"over none": nothing, "over other": nothing})
-                for begin in ("start", "decision")
-                for outcome in ("undecided", "malformed")
-            ),
-        ],
+        "planned": {"decides": 30, "writes": 12},
+        "records": [*[{"decides": {}}] * 30, *[written] * 9],
+        "rows": [row("decides", "right"), row("start", "same"), row("start", "undecided")],
     }
-    about = {
-        "samples": 2,
-        "kinds": ["edit_not_read"],
-        "new_tokens": 64,
-        "max_tokens": 2048,
-        "dtype": "float32",
-    }
+    about: dict[str, Any] = {"new_tokens": 64, "max_tokens": 2048, "dtype": "float32"}
+    about["kinds"] = ["edit_not_read"]
     (root / "benchmarks" / "results").mkdir(parents=True, exist_ok=True)
     (root / "docs").mkdir(exist_ok=True)
-    about |= {"kinds": ["edit_not_read"]}
     value = {"about": about, "models": {"smollm2": model}}
     path = root / "benchmarks" / "results" / "real_messages.json"
     path.write_text(json.dumps(value), "utf-8")
@@ -184,20 +192,20 @@ def _page(root: Path, *, low: float, high: float) -> str:
 def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show(
     tmp_path: Path,
 ) -> None:
-    page = _page(tmp_path, low=-0.4, high=-0.1)
-    claim = "goes on from there at mistakes in held-out repositories, it repeats the mistake with"
-    assert f"{claim} the hint less often than without and with another site's: 25% of" in page
-    assert "is not shown to repeat the mistake with the hint more or less often than" in page
-    assert "38% cannot be judged, 38% hold a call that cannot be read." in page
+    page = _page(tmp_path, low=0.1, high=0.4)
+    shares = "50% with the hint, 25% without, 40% with another site's (9 sites)"
+    assert "chooses the right token more often with the hint than without" in page
+    assert f"it repeats the mistake in {shares}. The static check cannot judge 38%" in page
+    assert "One token at 30 of 30 sites, messages at 9 of 12. The run was stopped" in page
+    assert "| one token at the decision | 9 | 5 | `right` | 0.25 | 0.50 | 0.40 | +0.25" in page
     assert "- the whole message: `undecided`, no call 9." in page
-    assert "### Messages: smollm2 (as `chatml-tools`), 9 of 30 sites" in page
-    assert "stopped by its time limit" in page
-    assert "| `same` | 0.50 | 0.25 | 0.40 | -0.25 [-0.40, -0.10] |" in page
     done, _, missing = page.partition("**Not run:**")
     assert "Messages at held-out mistakes, with the hint and without, by smollm2" in done
     assert "held-out mistakes" not in missing.partition("\n## ")[0]
-    assert f"{claim} the hint less" not in _page(tmp_path, low=-0.4, high=0.1)
-    assert "the hint more often than without" in _page(tmp_path, low=0.1, high=0.4)
+    claim = "is not shown to choose the right token more or less often"
+    assert claim not in page and claim in _page(tmp_path, low=-0.1, high=0.4)
+    assert claim in _page(tmp_path, low=0.1, high=0.4, low_over_other=-0.1)
+    assert "chooses the right token less often" in _page(tmp_path, low=-0.4, high=-0.1)
 
 
 def test_a_page_without_messages_says_that_they_were_not_run(tmp_path: Path) -> None:
