@@ -10,6 +10,10 @@ narrowed to the tokens of the decision), and a placebo of each, with the hints o
 is a run of `recompose train` on the sessions of "train" alone, merged and then scored without any
 hint at the held-out sites: log-odds of right against wrong at the decision. Arms that are there are
 not trained again. Writes benchmarks/results/real_logs.json.
+
+A processor without bfloat16 instructions takes a minute or more for a step in float32, and far
+longer in bfloat16: give --dtype float32 there, and another --json, since rows of two precisions may
+not stand in one table.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ SETTINGS = """# Settings of benchmarks/real_logs.py
 [student]
 model = "{model}"
 template = "{family}"
-dtype = "bfloat16"
+dtype = "{dtype}"
 lora = {{ rank = 16, alpha = 32 }}
 
 [ingest]
@@ -67,6 +71,7 @@ learning_rate = 2e-4
 warmup_steps = 2
 checkpoint_every = 100
 grad_every = 100
+probe_sites = 0
 starved_steps = 1000
 hint = {{ weight = 1.0 }}
 lm_ce = {{ weight = 0.3 }}
@@ -83,7 +88,9 @@ def recompose(*arguments: str, log: Path, cwd: Path) -> None:
         subprocess.run(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT, check=True)
 
 
-def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, steps: int) -> Path:
+def prepare(
+    folders: Sequence[Path], work: Path, *, model: str, family: str, steps: int, dtype: str
+) -> Path:
     """The examples of the repositories in "train", once; returns the project folder."""
     project, log_of_verbs = work / "project", work / "prepare.log"
     if (work / "prepared").exists():
@@ -98,7 +105,9 @@ def prepare(folders: Sequence[Path], work: Path, *, model: str, family: str, ste
         log_file = folder / entry["file"]
         if groups[repository[entry["file"]]] == "train" and log_file.exists():
             shutil.copy2(log_file, work / "logs" / entry["file"])
-    settings = SETTINGS.format(model=model, family=family, steps=steps, max_tokens=TRAINED_TOKENS)
+    settings = SETTINGS.format(
+        model=model, family=family, steps=steps, max_tokens=TRAINED_TOKENS, dtype=dtype
+    )
     (project / "recompose.toml").write_text(settings, "utf-8")
     for verb in ("ingest", "sites", "hints", "build"):
         recompose(verb, "-c", "recompose.toml", log=log_of_verbs, cwd=project)
@@ -152,6 +161,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     folder, _, family = options.model.rpartition(":")
@@ -162,6 +172,7 @@ def main(arguments: Sequence[str]) -> int:
         model=str(Path(folder).absolute()),
         family=family,
         steps=options.steps,
+        dtype=options.dtype,
     )
     print(f"real: the examples are there ({time.monotonic() - began:.0f} s)", flush=True)
     about = json.loads((options.hints_work / "sessions_about.json").read_text("utf-8"))
@@ -182,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
             bare=True,
             group="held_out",
             max_tokens=SCORED_TOKENS,
-            dtype="bfloat16",  # as it was trained
+            dtype=options.dtype,  # as it was trained
         )
         measured[name] = {r["site"]: r["log_odds"][NONE] for r in records}
         clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
@@ -199,6 +210,7 @@ def main(arguments: Sequence[str]) -> int:
             "family": family,
             "settings": SETTINGS,
             "steps": options.steps,
+            "dtype": options.dtype,
             "max_tokens": TRAINED_TOKENS,
             "scored_tokens": SCORED_TOKENS,
             "minutes": round((time.monotonic() - began) / 60, 1),

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from real_messages_section import messages_in_words, messages_section
 from real_signals_section import signals_section, twins_in_words
 from real_tables import interval, table
 
@@ -82,19 +83,26 @@ def render(root: Path) -> str:
     """The text of the page."""
     hints, logs = _read(root, "real_hints"), _read(root, "real_logs")
     workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
-    worded = _read(root, "real_wordings")
+    worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
     signals = _read(root, "real_signals")
-    what = _what_was_run(hints, logs, workshop, gemma, worded)
+    cost = _read(root, "real_logs_cost")
+    what = _what_was_run(hints, logs, workshop, gemma, worded, messages, cost)
     findings = [
         *_summary(hints, logs, workshop),
         *_wordings_in_words(worded),
+        *messages_in_words(messages),
         *twins_in_words(twins),
     ]
     parts = [HEAD.format(summary=f"{_bullets(findings)}\n\n{what}")]
     parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(
         _worded(worded) if worded else _not_run("real_wordings.py", "several wordings of a hint")
+    )
+    parts.append(
+        messages_section(messages)
+        if messages
+        else _not_run("real_messages.py", "what models write at the mistakes")
     )
     parts.append(
         signals_section(twins, first, signals)
@@ -151,6 +159,8 @@ def _what_was_run(
     workshop: Json | None,
     gemma: Json | None,
     worded: Json | None,
+    messages: Json | None,
+    cost: Json | None,
 ) -> str:
     """Which of the planned measurements are on this page, and which are not."""
     done, missing = [], []
@@ -158,6 +168,14 @@ def _what_was_run(
         done.append(f"whether hints act, on {_listed(list(hints['models']))}, without any training")
     if worded:
         done.append(f"several wordings of a hint, on {_listed(list(worded['models']))}")
+    models = list((messages or {"models": {}})["models"])
+    if models:
+        done.append(
+            f"messages at held-out mistakes, with the hint and without, by {_listed(models)},"
+            " without any training"
+        )
+    if rest := sorted({*(hints or {"models": {}})["models"]} - {*models}):
+        missing.append(f"messages at held-out mistakes, by {_listed(rest)}, without any training")
     if rest := sorted(
         set((hints or {"models": {}})["models"]) - set((worded or {}).get("models", ()))
     ):
@@ -167,10 +185,12 @@ def _what_was_run(
         done.append(f"SmolLM2 trained on public sessions, with {_seeds_in_words(seeds)}")
         if len(seeds) < len(SEEDS):
             rest = sorted(set(SEEDS) - set(seeds))
-            missing.append(f"the training on public sessions with {_seeds_in_words(rest)}")
+            missing.append(
+                f"the training on public sessions with {_seeds_in_words(rest)}{_cost_of_logs(cost)}"
+            )
         missing.append(
-            "what those students would write at the mistakes (recurrence): their log-odds were"
-            " computed, but no text was sampled"
+            "what the students of that training would write at the mistakes (recurrence): their"
+            " log-odds were computed, but no text was sampled"
         )
     rows = {row["name"]: [*row["by_seed"]] for row in (workshop or {"rows": ()})["rows"]}
     if rows:
@@ -206,6 +226,17 @@ def _without_more_sft(about: Mapping[str, Any]) -> str:
         f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
         f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
         f" {warmup['losses'][0]:.4f}."
+    )
+
+
+def _cost_of_logs(cost: Json | None) -> str:
+    """Where the next seed was stopped."""
+    if cost is None:
+        return ""
+    return (
+        f" (`{cost['arm']}` with seed {cost['seed']} was stopped after {cost['steps']} of"
+        f" {cost['planned']} steps, which took {cost['cpu_s'] / 60:.0f} CPU-minutes in"
+        f" {cost['dtype']} on a processor with {cost['processor']}; nothing was measured on it)"
     )
 
 
@@ -427,11 +458,11 @@ def _logs(value: Json) -> str:
     head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
     return (
         "## Training on public sessions, measured on other repositories\n\n"
-        f"SmolLM2, LoRA of rank 16 on bfloat16, {about['steps']} steps of 4 windows of"
-        f" {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of *train*. The"
-        " table shows what the merged student would decide at the held-out sites, without any"
-        " hint, in windows of"
-        f" {about['scored_tokens']} tokens. `focus` trains the hint channel on the decision's"
+        f"SmolLM2, LoRA of rank 16 on {about.get('dtype', 'bfloat16')}, {about['steps']} steps of 4"
+        f" windows of {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of"
+        " *train*. The table shows what the merged student would decide at the held-out sites,"
+        f" without any hint, in windows of {about['scored_tokens']} tokens. `focus` trains the hint"
+        " channel on the decision's"
         " tokens only; a placebo has the hints of other sites. The number after a name is the"
         f" training seed (so far {', '.join(seeds)}). The intervals cover other sessions, but"
         " not other training runs.\n\n" + table(head, lines)
