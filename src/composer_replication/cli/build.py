@@ -22,11 +22,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.held_out_contexts import print_evaluable
 from composer_replication.cli.hint_gate import kept_kinds, print_gate
 from composer_replication.cli.job import Job, open_job
-from composer_replication.cli.student_tokenizer import (
-    FOLDER,
-    make_tokenizer,
-    student_renderer,
-)
+from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer, student_renderer
 from composer_replication.core.codec import (
     read_anchors,
     read_hints,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -22,12 +21,11 @@ from composer_replication.cli.lookup import (
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.render_terminal import session_parts, site_parts
 from composer_replication.cli.show_run import show_run
+from composer_replication.cli.show_sites import list_sites
 from composer_replication.cli.show_tokens import show_example, show_pair
 from composer_replication.core.codec import read_hints, read_sessions, read_sites
 from composer_replication.core.harmless import harmless
-from composer_replication.core.site import Hint, Site
-from composer_replication.report.html import plural
-from composer_replication.report.kind_titles import category_title, kind_title
+from composer_replication.core.site import Hint
 from composer_replication.report.views import session_line, session_view, site_view
 
 Noun = Literal["session", "site", "example", "pair", "run"]
@@ -104,19 +102,7 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
     sites = list(read_sites(path))
     hints = _hints(job)
     if not wanted:
-        rows = [
-            {
-                "ordinal": i,
-                "name": s.name,
-                "id": s.id,
-                "kind": s.kind,
-                "category": s.category,
-                "tool": s.tool,
-                "hint": s.id in hints,
-            }
-            for i, s in enumerate(sites, 1)
-        ]
-        return _list_sites(job, rows, sites)
+        return list_sites(job, sites, hinted=hints)
     index = find_index(
         wanted,
         [s.id for s in sites],
@@ -138,32 +124,6 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
         session, site, hints.get(site.id), number=index + 1, before=before, after=after
     )
     return _draw(job, view, site_parts, full=full)
-
-
-def _list_sites(job: Job, rows: Sequence[dict[str, Any]], sites: Sequence[Site]) -> int:
-    """List the mistakes, as many as the audit counts, and say what the other sites are; --verbose
-    lists all."""
-    others = Counter(category_title(site.category) for site in sites if not site.is_target)
-    columns = ("kind", "category", "hint", "id") if job.screen.verbose else ("kind", "hint", "id")
-    shown = [
-        (
-            site.name,
-            kind_title(site.kind, site.tool),
-            *(("no", "yes")[row[name]] if name == "hint" else row[name] for name in columns),
-        )
-        for row, site in zip(rows, sites, strict=True)
-        if job.screen.verbose or site.is_target
-    ]
-    job.screen.table(shown, head=("", "what went wrong", *columns))
-    mistakes = plural(len(sites) - others.total(), "mistake")
-    job.screen.line(f"\n {mistakes} of the agent: these are what `recompose audit` counts.")
-    if others:
-        what = ", ".join(f"{title} {count}" for title, count in others.most_common())
-        listed = "they are listed too" if job.screen.verbose else "-v lists them too"
-        number = plural(others.total(), "other message")
-        job.screen.line(f" {number} not counted as mistakes ({what}): {listed}.", style="dim")
-    job.screen.result({"sites": rows})
-    return 0
 
 
 def _list(job: Job, name: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> int:
