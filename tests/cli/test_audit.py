@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 from composer_replication.core.codec import read_sessions
-from tests.cli.agent_logs import NO_MATCH, USAGE, USAGE_USD, LogBuilder, edit_of, sessions_on
+from tests.cli.agent_logs import (
+    NO_MATCH,
+    REFUSED,
+    USAGE,
+    USAGE_USD,
+    LogBuilder,
+    edit_of,
+    sessions_on,
+)
 from tests.cli.test_verbs import without_torch
 from tests.cli.workspace import HOSTILE, files, recompose
 
@@ -232,6 +240,19 @@ def test_a_work_folder_here_comes_before_the_audit_s_store(machine: Path) -> Non
     assert shown.code == 1 and "no sites.jsonl" in shown.err
 
 
+def test_an_audit_says_when_its_sessions_are_in_a_folder_that_is_trained_from(
+    machine: Path,
+) -> None:
+    said = "from which this folder trains"
+    assert said not in " ".join(recompose("audit", cwd=here(machine)).out.split())
+    (here(machine) / "recompose.toml").write_text("seed = 1\n", "utf-8")
+    projects = machine / ".claude" / "projects"
+    assert recompose("ingest", str(projects), cwd=here(machine)).code == 0
+    assert said not in " ".join(recompose("audit", cwd=here(machine)).out.split()), "none is new"
+    sessions_on(("2026-11-20",), to=projects)
+    assert said in " ".join(recompose("audit", cwd=here(machine)).out.split())
+
+
 def test_a_rule_is_offered_with_its_evidence_and_nothing_is_applied(machine: Path) -> None:
     (machine / ".claude" / "CLAUDE.md").write_text("# mine\n", "utf-8")
     result = recompose("audit", cwd=here(machine))
@@ -295,6 +316,22 @@ def test_what_people_stopped_is_counted_once_and_in_their_words(tmp_path: Path) 
         " cut off 1, with a reason for 1 of them."
     )
     assert '"no, do not touch the cart"' in result.out
+
+
+def test_a_message_of_which_two_calls_were_refused_is_one_with_two_tools(tmp_path: Path) -> None:
+    log = LogBuilder("s1", day="2026-11-02")
+    for call_id in log.calls(("Edit", edit_of("shop", 1)), ("Bash", {"command": "rm cart.py"})):
+        log.result(call_id, f"{REFUSED}no", error=True)
+    log.write(tmp_path / "logs")
+    value = recompose("audit", "logs", "-o", "work", "--json", cwd=tmp_path).value
+    (row,) = value["stopped"]
+    assert row["count"] == 1 and sorted(map(tuple, row["tools"])) == [("Bash", 1), ("Edit", 1)]
+
+
+def test_no_mistake_costs_nothing_that_is_called_theirs(tmp_path: Path) -> None:
+    sessions_on(WEEKS[:1], to=tmp_path / "logs", failures=0)
+    out = recompose("audit", "logs", "-o", "work", cwd=tmp_path).out
+    assert "They cost" not in out and labelled(out, "cost").startswith("The messages cost $")
 
 
 def test_the_same_words_are_shown_once_with_their_number(tmp_path: Path) -> None:

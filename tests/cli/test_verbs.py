@@ -88,6 +88,14 @@ def test_a_mistyped_verb_or_flag_is_a_usage_error_with_a_guess(
     )
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("compare", '"report a b"'), ("next", '"doctor"')])
+def test_a_verb_that_people_guess_leads_to_the_one_there_is(
+    tmp_path: Path, typed: str, meant: str
+) -> None:
+    result = recompose(typed, cwd=tmp_path)
+    assert result.code == 2 and f"did you mean {meant}" in result.err.lower()
+
+
 def test_a_setting_without_a_value_is_a_usage_error(tmp_path: Path) -> None:
     assert recompose("sites", "--sites.site", cwd=tmp_path).code == 2
     assert recompose("sites", "--sites.site", "--json", cwd=tmp_path).code == 2

@@ -42,6 +42,12 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
     if done.unread:
         line += f"; {plural(done.unread, 'file')} as before, not read again"
     job.screen.labelled("read", f"{folders or 'no logs'}: {line}")
+    if changed and job.common.out is None:  # the work folder of this project
+        message = (
+            f"the new sessions are in {job.work}, from which this folder trains; to audit apart:"
+            " -o FOLDER"
+        )
+        job.screen.line(f" note          {message}", style="yellow")
     if named and not logs and stored:
         message = f"no agent log in {folders}: what follows is of the sessions stored before"
         job.screen.line(f" note          {message}", style="yellow")
@@ -58,7 +64,7 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
         "bytes": num_bytes,
         "stored": stored,
         "changed": changed,
-        "unread": done.unread,
+        "unchanged": done.unread,
         "note": RETENTION_NOTE,
     }
 

@@ -106,6 +106,14 @@ def _version() -> str:
     return version("composer-replication")
 
 
+MEANT = {
+    "compare": '"report A B"',
+    "next": '"doctor", which names the next step',
+    "status": '"doctor", which names the next step',
+}
+"""Words that people type, and what does it."""
+
+
 def _check_verb(argv: Sequence[str]) -> None:
     """Refuse an unknown verb before cyclopts does, which would import every verb for that."""
     import difflib
@@ -114,8 +122,9 @@ def _check_verb(argv: Sequence[str]) -> None:
 
     verb = argv[0] if argv else "--help"
     if not verb.startswith("-") and verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
-        guess = f'did you mean "{near[0]}"?\n' if near else ""
+        near = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.65)
+        meant = MEANT.get(verb) or (f'"{near[0]}"' if near else "")
+        guess = f"did you mean {meant}?\n" if meant else ""
         raise UsageError(
             f'unknown command "{verb}"',
             where=f"recompose {verb}",

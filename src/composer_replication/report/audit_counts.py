@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from composer_replication.core.site import STOPPED_CATEGORIES, Site
@@ -172,11 +172,15 @@ class AuditCounts:
             if site.category not in STOPPED_CATEGORIES:
                 continue
             words = site.detail if site.rule else ""
-            if site.turn not in by_turn or (words and not by_turn[site.turn].words):
+            known = by_turn.get(site.turn)
+            tools = (*(known.tools if known is not None else ()), site.tool)
+            if known is not None and (known.words or not words):
+                by_turn[site.turn] = replace(known, tools=tools)
+            else:
                 by_turn[site.turn] = StoppedMessage(
                     category=site.category,
                     session=number,
-                    tool=site.tool,
+                    tools=tools,
                     words=words,
                     site_id=site.id,
                     spend=spends.get(site.turn, NOTHING),
@@ -187,7 +191,7 @@ class AuditCounts:
                 by_turn[index] = StoppedMessage(
                     category="interrupted",
                     session=number,
-                    tool=tools[-1] if tools else "",
+                    tools=tuple(tools[-1:]),
                     spend=spends.get(index, NOTHING),
                 )
         self.stopped += by_turn.values()
@@ -196,11 +200,11 @@ class AuditCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedMessage:
     """A message of which a person refused a call or that they cut off; `words` are what they said
-    about it."""
+    about it. `tools` are those of the refused calls, or that of the last call before the cut."""
 
     category: str
     session: int
-    tool: str
+    tools: tuple[str, ...]
     spend: Spend
     words: str = ""
     site_id: str = ""

@@ -88,9 +88,11 @@ def _cost(view: AuditView) -> str:
     if not view.messages_with_usage:
         return NO_USAGE
     spend, total = view.mistakes_spend, view.spend
+    prices = f"at the list prices of {PRICES_AS_OF}"
     text = (
-        f"They cost {spend_text(spend)} of {usd_text(total.usd)} in all, at the list prices of"
-        f" {PRICES_AS_OF}."
+        f"They cost {spend_text(spend)} of {usd_text(total.usd)} in all, {prices}."
+        if view.rate.mistakes
+        else f"The messages cost {usd_text(total.usd)} in all, {prices}."
     )
     if total.unpriced:
         left = plural(round(total.unpriced), "message")

@@ -84,7 +84,8 @@ TEXT_ALONE = "text without a call"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRow:
     """Messages of which people refused a call ("rejected") or that they cut off ("interrupted"),
-    and what was said, by site. `tools` has one entry per message."""
+    and what was said, by site. `tools` counts each refused call, and a message that was cut off
+    once."""
 
     category: str
     count: int
@@ -271,7 +272,11 @@ def _stopped(counts: AuditCounts) -> tuple[StoppedRow, ...]:
                     count=len(messages),
                     sessions=len({m.session for m in messages}),
                     spend=sum((m.spend for m in messages), start=NOTHING),
-                    tools=tuple(Counter(m.tool or TEXT_ALONE for m in messages).most_common()),
+                    tools=tuple(
+                        Counter(
+                            tool or TEXT_ALONE for m in messages for tool in m.tools or ("",)
+                        ).most_common()
+                    ),
                     words=tuple((m.site_id, m.words) for m in messages if m.words),
                 )
             )

@@ -47,7 +47,7 @@ def compare_page(views: Sequence[Mapping[str, Any]], *, max_bytes: int = MAX_BYT
 def _draw(views: Sequence[Mapping[str, Any]], limits: PageLimits, note: str) -> str:
     parts = [
         ("runs", "The runs", _runs(views)),
-        ("curves", "Curves", _curves(views)),
+        *([("curves", "Curves", _curves(views))] if any(map(_series, views)) else []),
         ("settings", "Settings that differ", _settings(views, limits)),
     ]
     return document(
