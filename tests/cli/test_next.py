@@ -298,6 +298,14 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
 
 
 @pytest.mark.train
+def test_after_a_build_the_page_is_no_step_any_more(tmp_path: Path) -> None:
+    three(tmp_path)
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose report"
+    assert recompose("build", "-q", cwd=tmp_path).code == 0
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] != "recompose report"
+
+
+@pytest.mark.train
 def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same(
     tmp_path: Path,
 ) -> None:

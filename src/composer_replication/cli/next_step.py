@@ -51,7 +51,8 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     if job.config.student.model != TINY and job.is_usable(job.audit) and _keeps_nothing(job):
         return job.command("show site")
     page = job.work / "report.html"
-    if not page.exists() or page.stat().st_mtime < job.hints.stat().st_mtime:
+    is_seen = page.exists() and page.stat().st_mtime >= job.hints.stat().st_mtime
+    if not is_seen and not (job.examples / META).exists():  # who has built goes on
         return job.command("report")
     if not can_train():
         return job.command("doctor")  # it names the missing package and the install command
