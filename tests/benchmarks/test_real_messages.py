@@ -176,7 +176,13 @@ def _page(root: Path, *, low: float, high: float, low_over_other: float | None =
         "commit": "abc1234",
         "planned": {"decides": 30, "writes": 12},
         "records": [*[{"decides": {}}] * 30, *[written] * 9],
-        "rows": [row("decides", "right"), row("start", "same"), row("start", "undecided")],
+        "rows": [
+            row("decides", "right"),
+            row("start", "same"),
+            row("start", "undecided"),
+            {**row("decision", "ok"), "over other": {"mean": 0.0, "low": 0.0, "high": 0.0}},
+            {**row("decision", "other"), "shares": {"none": 0.0, "now": 0.0, "other": 0.0}},
+        ],
     }
     about: dict[str, Any] = {"new_tokens": 64, "max_tokens": 2048, "dtype": "float32"}
     about["kinds"] = ["edit_not_read"]
@@ -199,6 +205,8 @@ def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show
     assert "One token at 30 of 30 sites, messages at 9 of 12. The run was stopped" in page
     assert "| one token at the decision | 9 | 5 | `right` | 0.25 | 0.50 | 0.40 | +0.25" in page
     assert "- the whole message: `undecided`, no call 9." in page
+    assert "| `ok` | 0.25 | 0.50 | 0.40 | +0.25 [+0.10, +0.40] | no site differs |" in page
+    assert "| `other` |" not in page
     done, _, missing = page.partition("**Not run:**")
     assert "Messages at held-out mistakes, with the hint and without, by smollm2" in done
     assert "held-out mistakes" not in missing.partition("\n## ")[0]

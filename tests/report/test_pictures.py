@@ -100,13 +100,14 @@ def test_every_kind_that_the_detectors_give_has_a_readable_name() -> None:
 
 def test_reasons_that_people_gave_are_counted_of_what_they_stopped() -> None:
     row = StoppedRow(
-        category="rejected", count=9, calls=9, sessions=6, spend=NOTHING, tools=(),
+        category="rejected", count=9, sessions=6, spend=NOTHING, tools=(),
         words=(("s1", "no"), ("s2", "not so")),
     )  # fmt: skip
     view: AuditView = view_of([])
     object.__setattr__(view, "stopped", (row,))
     assert sentences(view)[-1] == (
-        "People refused 9 calls ($0.00 spent on them), with a reason for 2 of them."
+        "People stopped 9 messages ($0.00 spent on them): they refused a call of 9, with a reason"
+        " for 2 of them."
     )
 
 

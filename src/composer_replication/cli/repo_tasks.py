@@ -9,7 +9,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.repo_tasks_check import check_tasks, list_tasks
-from composer_replication.cli.repo_tasks_make import FOLDER, check_names, make_tasks
+from composer_replication.cli.repo_tasks_make import FOLDER, check_names, make_and_print
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.making.attempts import TASKS
 from composer_replication.repositories.making.make_repo_tasks import TaskSettings
@@ -79,4 +79,4 @@ def tasks_command(
             checkout = read_checkout(path)
             job.screen.line(f" {checkout.name}: {len(checkout.sources)} files, {checkout.tests}")
         return job.finish({}, wrote=[folder / TASKS])
-    return make_tasks(job, repositories, python=python, settings=settings, history=history)
+    return make_and_print(job, repositories, python=python, settings=settings, history=history)

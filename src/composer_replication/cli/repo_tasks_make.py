@@ -34,7 +34,7 @@ from composer_replication.repositories.task_language import language_of
 FOLDER = "tasks"
 
 
-def make_tasks(
+def make_and_print(
     job: Job,
     repositories: Sequence[Path],
     *,

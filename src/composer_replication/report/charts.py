@@ -258,7 +258,7 @@ def interval_chart(
             el(
                 "g",
                 text_title,
-                el("text", cut_middle(name, LONG_NAME_CHARS), x=0, y=y - 11, cls="start")
+                el("text", fit_name(name, LONG_NAME_CHARS), x=0, y=y - 11, cls="start")
                 if is_above
                 else el("text", name, x=left - 8, y=y + 4, cls="end"),
                 el("line", x1=x(a), x2=x(b), y1=y, y2=y, cls="whisker"),
@@ -282,10 +282,10 @@ def _value_text(value: float, *, zero: bool) -> str:
     return f"{value:+.2f}" if zero else axis_label(round(value, 3))
 
 
-def cut_middle(text: str, limit: int) -> str:
+def fit_name(text: str, limit: int) -> str:
     """A long name without its middle: what tells names apart is often at their end.
 
-    >>> cut_middle("a-very-long-name-of-a-run: before", 20)
+    >>> fit_name("a-very-long-name-of-a-run: before", 20)
     'a-very-lo…un: before'
     """
     if len(text) <= limit:

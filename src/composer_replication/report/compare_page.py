@@ -10,7 +10,7 @@ from typing import Any
 
 from composer_replication.report.charts import (
     Line,
-    cut_middle,
+    fit_name,
     interval_chart,
     is_constant,
     line_chart,
@@ -88,7 +88,7 @@ def success_of(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _name(view: Mapping[str, Any]) -> Html:
     """The name of a run, whose direction of writing must not turn the numbers beside it around."""
-    return el("span", cut_middle(str(view["id"]), NAME_CHARS), cls="name", title=str(view["id"]))
+    return el("span", fit_name(str(view["id"]), NAME_CHARS), cls="name", title=str(view["id"]))
 
 
 def _sentence(views: Sequence[Mapping[str, Any]]) -> Html:
@@ -172,7 +172,7 @@ def _curves(views: Sequence[Mapping[str, Any]]) -> Html:
             name,
             [
                 Line(
-                    cut_middle(str(view["id"]), NAME_CHARS),
+                    fit_name(str(view["id"]), NAME_CHARS),
                     COLOUR_CLASSES[i % len(COLOUR_CLASSES)],
                     run_series[name],
                 )
@@ -210,7 +210,7 @@ def _settings(views: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
     ]
     if not lines:
         return el("p", "None: the runs differ at most in their data, seed and code.")
-    head = ("setting", *(cut_middle(str(view["id"]), NAME_CHARS) for view in views))
+    head = ("setting", *(fit_name(str(view["id"]), NAME_CHARS) for view in views))
     left = len(lines) - limits.rows
     return join(
         table(lines[: limits.rows], head=head, label="settings that differ"),

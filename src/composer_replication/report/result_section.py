@@ -33,7 +33,6 @@ GROUPS = {
 ON_LOGS = "Evaluated at held-out mistakes of your own logs (the section below)."
 TOP_TOKENS = 240
 MEASURE_TITLES = {"n": "episodes (n)", "success": "success (share)"}
-ENDS_OF_RUN = ("before", "after")
 
 
 def run_top(view: Mapping[str, Any], limits: PageLimits) -> Html | None:

@@ -17,8 +17,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-REPO = "/repo"
-_OWN = (REPO, "/tmp")
+from composer_replication.repositories.sandbox.tree_sandbox_child import REPO
+
+_INSIDE = (REPO, "/tmp")
 _TOP = ("proc", "usr", "opt", "root", "home", "var", "sys", "etc", "lib", "dev")
 _TOKEN = re.compile(
     r"(?P<comment>(?<!\S)#[^\n]*)|(?P<operator>&&|\|\||<<<|[<>]+[&|]?|[;&|()\n`{}](?=\s|$)|[;&|()\n`])"
@@ -133,7 +134,7 @@ def _patterns(words: Sequence[str]) -> list[int]:
     """The places of a search's words that are patterns or numbers, and no files."""
     found: list[int] = []
     places: list[int] = []
-    given, number = False, 1
+    has_pattern, number = False, 1
     while number < len(words):
         word = words[number]
         name, _, value = word.partition("=")
@@ -142,23 +143,23 @@ def _patterns(words: Sequence[str]) -> list[int]:
         if not word.startswith("-") or word == "-":
             places.append(number)
         elif (name in _PATTERN and value) or re.match(r"-e.", word):
-            given = True
+            has_pattern = True
             found.append(number)
         elif name in _NO_PATH and value:
             found.append(number)
         elif word in _PATTERN or re.fullmatch(r"-\w*e", word):
-            given = True
+            has_pattern = True
             number += 1
             found.append(number)
         elif word in _NO_PATH:
             number += 1
             found.append(number)
         elif name == "--file" or re.fullmatch(r"-\w*f", word):
-            given = True
+            has_pattern = True
             number += not value
             places.append(number)
         number += 1
-    first = places[:1] if not given else []
+    first = places[:1] if not has_pattern else []
     return [place for place in (*found, *first) if place < len(words)]
 
 
@@ -221,8 +222,10 @@ def _placed(word: str, folder: str | None, *, sure: bool) -> str:
     if word[0] != "/" and folder is None:
         return word
     path = _normal(posixpath.join(folder or "/", word))
-    own = path.startswith(_OWN) and (path in _OWN or path.startswith(tuple(f"{o}/" for o in _OWN)))
-    if own or (path == "/" and not sure and word[0] != "/"):
+    is_inside = path.startswith(_INSIDE) and (
+        path in _INSIDE or path.startswith(tuple(f"{o}/" for o in _INSIDE))
+    )
+    if is_inside or (path == "/" and not sure and word[0] != "/"):
         return word  # a folder of the repository in which an earlier command stayed may be deeper
     return path
 
