@@ -79,4 +79,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-* build demo .ruff_cache .pytest_cache .import_linter_cache .coverage
+	rm -rf .venv .venv-* .npm-* build demo .ruff_cache .pytest_cache .import_linter_cache .coverage

@@ -1,5 +1,5 @@
 """Agent programs are optional: these tests run where they are installed (`make backends` installs
-mini-swe-agent), and elsewhere say what is missing."""
+mini-swe-agent, and those of npm where there is npm), and elsewhere say what is missing."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-INSTALL = {
-    "mini": "`make backends` runs this test",
-    "claude": "npm install @anthropic-ai/claude-code@2.1.330, and its bin folder on PATH",
-    "codex": "npm install @openai/codex@0.169.0, and its bin folder on PATH",
-    "opencode": "npm install opencode-ai@1.18.33, and its bin folder on PATH",
-}
-
 
 @pytest.fixture
-def needs_program() -> Callable[[str], None]:
-    """Skip if a program is not on the PATH, with the command that installs it."""
+def needs_program(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Skip if a program is not on the PATH; scripts/run_backend.py reads which programs ran."""
 
     def check(program: str) -> None:
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: {INSTALL[program]}")
+            pytest.skip(f"{program} is not installed: see docs/serve.md")
+        record_property("program", program)
 
     return check

@@ -16,7 +16,7 @@ import pytest
 
 from composer_replication.rollouts.chat_format import ChatFormat
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.rollouts.sampling import Sampling
+from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.serve.endpoint import Endpoint
 from composer_replication.serve.episode_record import EpisodeRecord
 from composer_replication.serve.play import play_episode
@@ -40,6 +40,8 @@ class AddTest(unittest.TestCase):
 """
 TASK = "The test fails. Fix calc.py, run the tests, then stop."
 RUN, FIX = "python3 -m unittest 2>&1 | tail -3", "sed -i 's/a - b/a + b/' calc.py"
+MOST_MESSAGES = 3  # what a model of random weights writes has no end otherwise
+TITLE = message("Fix calc.py")  # opencode asks for one beside the task
 SCRIPTS: dict[str, tuple[str, list[Any]]] = {
     "mini-swe-agent": (
         "mini",
@@ -80,7 +82,6 @@ SCRIPTS: dict[str, tuple[str, list[Any]]] = {
     "opencode": (
         "opencode",
         [
-            message("Fix calc.py"),  # the title, a side request
             message("I look.", ("read", {"filePath": "calc.py"})),
             message(
                 "",
@@ -101,7 +102,7 @@ SCRIPTS: dict[str, tuple[str, list[Any]]] = {
 
 
 def play(
-    player: str, writer: Writer, folder: Path, *, settings: Sampling, timeout_s: float = 150
+    player: str, writer: Writer, folder: Path, *, settings: Sampling
 ) -> tuple[EpisodeRecord, list[Rollout]]:
     """One episode in a small repository whose test fails."""
     tree = folder / "tree"
@@ -118,7 +119,7 @@ def play(
             task=TASK,
             tree=tree,
             folder=folder,
-            timeout_s=timeout_s,
+            timeout_s=150,
         )
     return record, played_rollouts(record, reward=1.0)
 
@@ -142,14 +143,17 @@ def test_a_program_solves_a_task(
     program, script = SCRIPTS[player]
     needs_program(program)
     settings = Sampling(max_new_tokens=1000, max_context_tokens=60_000)
-    record, rollouts = play(player, scripted(script), tmp_path, settings=settings)
+    writer = scripted(script, others={"side": [TITLE]})
+    record, rollouts = play(player, writer, tmp_path, settings=settings)
     judged = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"], cwd=tmp_path / "tree", capture_output=True
     )
     assert judged.returncode == 0
     check_every_token(record, rollouts)
+    title = tuple(writer.ids_of(TITLE))
     written = [t.sampled.ids for r in record.replies for t in r.turns if t.sampled is not None]
-    assert written == [tuple(scripted([]).ids_of(m)) for m in script]
+    assert [ids for ids in written if ids != title] == [tuple(writer.ids_of(m)) for m in script]
+    assert written.count(title) == (player == "opencode")
     changed = [e for r in rollouts for e in r.session.events if e.kind == CHANGED]
     assert bool(changed) == (player == "claude-code")
 
@@ -160,9 +164,11 @@ def test_a_model_s_episode_is_recorded_with_its_log_probs(
 ) -> None:
     needs_program(SCRIPTS[player][0])
     model = tiny(len(QWEN.tokenizer), max_position_embeddings=40_000)
-    settings = Sampling(max_new_tokens=40, max_context_tokens=40_000, seed=1)
+    limits = EpisodeLimits(max_turns=MOST_MESSAGES)
+    settings = Sampling(max_new_tokens=40, max_context_tokens=40_000, seed=1, limits=limits)
     stop = ChatFormat.of(QWEN, author="tiny").stop_ids(model)
     writer = LocalWriter(model, settings=settings, stop=stop)
-    record, rollouts = play(player, writer, tmp_path, settings=settings, timeout_s=40)
+    record, rollouts = play(player, writer, tmp_path, settings=settings)
     check_every_token(record, rollouts)
+    assert len(list(record.replies)) <= MOST_MESSAGES
     check_logprobs(model, rollouts[0])

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from composer_replication.core.config.rollout_settings import RepoSettings, RolloutSettings
-from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.making.make_repo_tasks import TaskSettings
 from composer_replication.repositories.playing import program_sampler
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.program_sampler import ProgramSampler
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.rollouts.sampling import Sampling
-from tests.repositories.shop import make_shop, needs_walls, this_environment
+from tests.repositories.shop import needs_walls
+from tests.repositories.workplace import playing_shop
 from tests.serve.clients import QWEN, message, scripted
 
 pytestmark = [pytest.mark.backend, needs_walls]
@@ -53,7 +52,6 @@ def codex_script(path: str, text: str) -> list[Any]:
 def opencode_script(path: str, text: str) -> list[Any]:
     file_path = f"/repo/{path}"
     return [
-        message("Write it"),  # the title, a side request
         message("I look.", ("read", {"filePath": file_path})),
         message("", ("write", {"filePath": file_path, "content": text})),
         message("", ("bash", {"command": TESTS, "description": "tests"})),
@@ -68,42 +66,39 @@ SCRIPTS = {
     "opencode": ("opencode", opencode_script),
 }
 
-NUM_SIDE = {"opencode": 1}
-"""Messages that a program asks for beside the task, first: they are a session of their own."""
+
+@pytest.fixture(scope="module")
+def playable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlayableTasks]:
+    settings = TaskSettings(functions=4, classes=0, bugs=0)
+    with playing_shop(tmp_path_factory.mktemp("tasks"), settings=settings) as tasks:
+        yield tasks
 
 
 @pytest.mark.parametrize("player", SCRIPTS)
 def test_a_program_earns_a_task_inside_the_sandbox(
     player: str,
-    tmp_path: Path,
+    playable: PlayableTasks,
     needs_program: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program, script_of = SCRIPTS[player]
     needs_program(program)
-    shop, folder = make_shop(tmp_path / "shop"), tmp_path / "out"
-    environment = this_environment(shop, folder / "environments" / "shop")
-    wanted = TaskSettings(functions=4, classes=0, bugs=0)
-    for _ in make_repo_tasks(read_checkout(shop), environment, folder=folder, settings=wanted):
-        pass
-    with PlayableTasks(folder) as playable:
-        (task,) = [task for task in playable.tasks if task.symbol == "total"]
-        (path,) = task.paths
-        text = (playable.repository(task).checkout.folder / path).read_text("utf-8")
-        writer = scripted(script_of(path, text))
-        monkeypatch.setattr(program_sampler, "_writers", lambda *_, **__: iter([writer]))
-        settings = RolloutSettings(env="repo", player=player, repo=RepoSettings(program_s=150))
-        rollouts = ProgramSampler(settings)(
-            None,
-            [RepoEnv(task, playable, max_turns=20, command_s=20)],
-            renderer=QWEN,
-            settings=Sampling(max_new_tokens=2000, max_context_tokens=60_000),
-            author="tiny",
-        )
-    first = rollouts[0]
+    (task,) = [task for task in playable.tasks if task.symbol == "total"]
+    (path,) = task.paths
+    text = (playable.repository(task).checkout.folder / path).read_text("utf-8")
+    script = script_of(path, text)
+    writer = scripted(script)
+    monkeypatch.setattr(program_sampler, "_writers", lambda *_, **__: iter([writer]))
+    settings = RolloutSettings(env="repo", player=player, repo=RepoSettings(program_s=150))
+    first, *_ = ProgramSampler(settings)(
+        None,
+        [RepoEnv(task, playable, max_turns=20, command_s=20)],
+        renderer=QWEN,
+        settings=Sampling(max_new_tokens=2000, max_context_tokens=60_000),
+        author="tiny",
+    )
     assert first.reward == 1.0, (first.failure, first.session.turns[-3:])
     results = [result.text for turn in first.session.turns for result in turn.results]
     assert any("passed" in text and "failed" not in text for text in results)
     sampled = [t.sampled.ids for _, t in first.session.assistant_turns() if t.sampled is not None]
-    own = script_of(path, text)[NUM_SIDE.get(player, 0) :]
-    assert sampled == [tuple(writer.ids_of(turn)) for turn in own]
+    assert sampled == [tuple(writer.ids_of(turn)) for turn in script]

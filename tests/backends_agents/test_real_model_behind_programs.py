@@ -5,7 +5,7 @@ for the answer that was cut off, and Codex compacts. Every token in the sessions
 drawn, once, with the log-prob of a forward pass of plain transformers.
 
     python scripts/run_real.py          # makes SmolLM2's folder
-    PATH=NPM/node_modules/.bin:$PATH python scripts/run_backend.py agents
+    python scripts/run_backend.py agents
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Turn
 from composer_replication.evaluation.players import play_one, player_of
-from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.making.make_repo_tasks import TaskSettings
 from composer_replication.repositories.playing import program_sampler
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.program_files import program_files
@@ -31,9 +30,9 @@ from composer_replication.rollouts.episode import Rollout, episode_name
 from composer_replication.rollouts.groups import sample_groups
 from composer_replication.rollouts.sampling import Sampling
 from tests.cli.workspace import recompose
-from tests.repositories.shop import make_shop, needs_walls, this_environment
+from tests.repositories.shop import needs_walls
 from tests.repositories.test_repo_train import SETTINGS
-from tests.repositories.workplace import repo_work
+from tests.repositories.workplace import playing_shop, repo_work
 from tests.serve.clients import QWEN, message, scripted
 
 pytestmark = needs_walls
@@ -44,13 +43,8 @@ DONE = message("Done.")
 
 @pytest.fixture(scope="module")
 def playable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlayableTasks]:
-    place = tmp_path_factory.mktemp("tasks")
-    shop, folder = make_shop(place / "shop"), place / "out"
-    environment = this_environment(shop, folder / "environments" / "shop")
     settings = TaskSettings(functions=4, classes=0, bugs=0)
-    for _ in make_repo_tasks(read_checkout(shop), environment, folder=folder, settings=settings):
-        pass
-    with PlayableTasks(folder) as tasks:
+    with playing_shop(tmp_path_factory.mktemp("tasks"), settings=settings) as tasks:
         yield tasks
 
 

@@ -9,27 +9,22 @@ import pytest
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import HACK_ATTEMPT, JUDGED, Session, ToolCall
-from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.making.make_repo_tasks import TaskSettings, make_repo_tasks
+from composer_replication.repositories.making.make_repo_tasks import TaskSettings
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.playing.repo_env import RepoEnv
 from composer_replication.repositories.playing.scripted_solver import solve_episode, solving
 from composer_replication.repositories.python.hidden_tests import hide_tests
 from composer_replication.repositories.repo_task import RepoTask
-from tests.repositories.shop import make_shop, needs_walls, this_environment
+from tests.repositories.shop import needs_walls
+from tests.repositories.workplace import playing_shop
 
 pytestmark = needs_walls
 
 
 @pytest.fixture(scope="module")
 def playable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlayableTasks]:
-    place = tmp_path_factory.mktemp("tasks")
-    shop, folder = make_shop(place / "shop"), place / "out"
-    environment = this_environment(shop, folder / "environments" / "shop")
     settings = TaskSettings(functions=4, classes=1, bugs=3)
-    for _ in make_repo_tasks(read_checkout(shop), environment, folder=folder, settings=settings):
-        pass
-    with PlayableTasks(folder) as tasks:
+    with playing_shop(tmp_path_factory.mktemp("tasks"), settings=settings) as tasks:
         yield tasks
 
 

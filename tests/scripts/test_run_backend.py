@@ -37,6 +37,56 @@ def test_the_closing_line_counts_what_ran(tmp_path: Path, cases: list[str], line
     assert run_backend.closing_line("verl", junit=file, seconds=84.2) == line
 
 
+def programs(folder: Path, *names: str) -> str:
+    """A folder for the PATH."""
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n", "utf-8")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def ran(program: str) -> str:
+    return f"<properties><property name='program' value='{program}'/></properties>"
+
+
+@pytest.mark.parametrize(
+    ("there", "cases", "line"),
+    [
+        (("mini", "codex"), [ran("mini"), ran("codex")], "; ran: mini, codex"),
+        (("mini",), [ran("mini"), ""], "; ran: mini; not installed: codex"),
+        ((), [""], "; not installed: mini, codex"),
+        (("mini", "codex"), [ran("mini")], "; ran: mini; no test: codex"),
+        (
+            ("mini", "codex"),
+            [ran("mini"), f"{ran('codex')}<skipped message='no walls'/>"],
+            "; 1 not run (no walls); ran: mini; no test: codex",
+        ),
+    ],
+)
+def test_the_closing_line_names_each_program(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: tuple[str, ...],
+    cases: list[str],
+    line: str,
+) -> None:
+    monkeypatch.setattr(run_backend, "PROGRAMS", {"agents": ("mini", "codex")})
+    found = run_backend.closing_line(
+        "agents", junit=junit(tmp_path, *cases), seconds=8, path=programs(tmp_path, *there)
+    )
+    assert found.partition(" in 8 s")[2] == line
+
+
+@pytest.mark.parametrize(("there", "exit_code"), [((), 0), (("codex",), 1)])
+def test_a_program_that_is_there_and_runs_in_no_test_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], exit_code: int
+) -> None:
+    stand_in(monkeypatch, tmp_path, cases=[""], code=0)
+    monkeypatch.setattr(run_backend, "PROGRAMS", {"verl": ("codex",)})
+    monkeypatch.setenv("PATH", programs(tmp_path, *there))
+    assert run_backend.main(["verl"]) == exit_code
+
+
 def stand_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, cases: list[str], code: int
 ) -> None:
@@ -74,6 +124,16 @@ def test_packages_that_cannot_be_had_are_said_and_are_no_failure(
     monkeypatch.setattr(run_backend.run_peers, "install", lambda folder, pins: "no index")
     assert run_backend.main(["verl"]) == 0
     assert capsys.readouterr().out == "verl: not installed (no index)\n"
+
+
+def test_programs_that_cannot_be_had_are_said_and_the_other_tests_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_backend.run_peers, "install", lambda folder, pins: "")
+    monkeypatch.setattr(run_backend.npm_programs, "install", lambda name: "no npm on the PATH")
+    assert run_backend.install("agents") == ""
+    said = "agents: not installed: claude, codex, opencode (no npm on the PATH)\n"
+    assert capsys.readouterr().out == said
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """The fields of a request beside its messages: used, ignored, or refused in the words of the wire.
 
-The lists were compared with those of openai 2.54.0 and anthropic 2.14.0
-(tests/backends_agents/test_published_fields.py does so where openai is installed).
+tests/backends_agents/test_published_fields.py compares the lists with the providers' packages.
 """
 
 from __future__ import annotations

@@ -243,6 +243,23 @@ def test_a_request_without_tools_beside_the_task_is_a_side_request() -> None:
     assert (main.outcome, side.outcome) == (1.0, None)
 
 
+@pytest.mark.parametrize("title_first", [True, False])
+def test_a_title_takes_no_message_of_a_script_that_calls_tools(title_first: bool) -> None:
+    """opencode sends both requests at once, and they arrive in either order."""
+    script = [message("", READ), message("depth is 3")]
+    with playing(scripted(script, others={"side": [message("Depth")]})) as (record, url):
+        title = ChatClient(url, [])
+        title.say("user", "Name this conversation.")
+        client = ask_first(url)
+        first, second = (title, client) if title_first else (client, title)
+        answers = {id(first): first.ask(), id(second): second.ask()}
+        sessions = played_sessions(record, reward=1.0)
+    assert answers[id(title)]["content"] == "Depth"
+    assert [call["function"]["name"] for call in answers[id(client)]["tool_calls"]] == ["Read"]
+    side, main = sessions if title_first else sessions[::-1]
+    assert (main.outcome, side.outcome) == (1.0, None)
+
+
 def test_parallel_calls_answered_out_of_order_are_one_conversation() -> None:
     script = [message("", READ, ("Read", {"path": "b.py"})), message("depth is 3")]
     with playing(scripted(script)) as (record, url):

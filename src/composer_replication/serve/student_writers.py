@@ -160,7 +160,9 @@ class ScriptedWriter:
     """Writes the messages of a script, one after the other in each episode.
 
     `messages` are for the task, `others` for requests with another purpose; behind the last one it
-    writes NOTHING_LEFT. `score` gives the log-probs, None = 0 for each token.
+    writes NOTHING_LEFT. If a message for the task calls a tool, a request without tools is a side
+    request: a program may ask for a title before or after its first message. `score` gives the
+    log-probs, None = 0 for each token.
     """
 
     chat_format: ChatFormat
@@ -177,14 +179,21 @@ class ScriptedWriter:
 
     def write(self, prompt: MessagePrompt) -> Completion:
         """The next message of the script."""
-        key = (prompt.episode, prompt.purpose)
+        purpose = prompt.purpose
+        if purpose == "main" and not prompt.tools and self._has_calls():
+            purpose = "side"
+        key = (prompt.episode, purpose)
         number = self._written.get(key, 0)
         self._written[key] = number + 1
-        script = self.messages if prompt.purpose == "main" else self.others.get(prompt.purpose, ())
+        script = self.messages if purpose == "main" else self.others.get(purpose, ())
         message = script[number] if number < len(script) else NOTHING_LEFT
         ids = self.ids_of(message)[: prompt.max_tokens]
         logprobs = [0.0] * len(ids) if self.score is None else self.score(prompt.ids, ids)
         return Completion(ids=ids, logprobs=logprobs)
+
+    def _has_calls(self) -> bool:
+        """Whether a message for the task calls a tool."""
+        return any(isinstance(message, Turn) and message.calls for message in self.messages)
 
     def ids_of(self, message: Turn | Sequence[int]) -> list[int]:
         """The ids of a message as the student's template writes it; ids are used as they are."""
