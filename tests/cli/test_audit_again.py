@@ -56,7 +56,7 @@ def stored(logs: Path) -> tuple[bytes, list[Site]]:
 
 def without_reading(value: dict[str, Any]) -> dict[str, Any]:
     """What an audit says, without how much it read."""
-    return {k: v for k, v in value.items() if k not in ("unread", "changed")}
+    return {k: v for k, v in value.items() if k not in ("unchanged", "changed")}
 
 
 def one_log(logs: Path, number: int) -> Path:
@@ -127,7 +127,7 @@ def test_the_second_audit_says_what_a_full_reading_says(
     (logs.parent / WORK / "reading.json").unlink()
     (logs.parent / WORK / "sites.jsonl").unlink()
     full = audit(logs)
-    assert (again["unread"], full["unread"]) == (unread, 0)
+    assert (again["unchanged"], full["unchanged"]) == (unread, 0)
     assert without_reading(again) == without_reading(full)
     assert (again["changed"], incremental) == (full["changed"], stored(logs))
 
@@ -163,7 +163,7 @@ def test_a_reading_under_other_conditions_is_not_used(
     else:
         monkeypatch.setattr(ingest_logs, "hash_of_code", lambda *_: "other")
     value = audit(logs, *more)
-    assert value["unread"] == 0
+    assert value["unchanged"] == 0
     assert value["stored"] == (3 if who == "forgotten" else 4)
 
 
@@ -229,7 +229,7 @@ def test_logs_that_are_documents_or_databases_are_not_read_again_either(tmp_path
     database = database_in(logs)
     first = audit(logs)
     again = audit(logs)
-    assert (first["unread"], again["unread"]) == (0, first["files"])
+    assert (first["unchanged"], again["unchanged"]) == (0, first["files"])
     assert without_reading(again) == without_reading(first) and again["changed"] == 0
     part = next((logs / "opencode_storage" / "storage" / "part").rglob("prt_003.json"))
     part.write_text(part.read_text("utf-8").replace("old", "new") + " ", "utf-8")
@@ -239,7 +239,7 @@ def test_logs_that_are_documents_or_databases_are_not_read_again_either(tmp_path
     )
     changed = audit(logs)
     # Gemini's other log begins with the same messages, so it may be a copy
-    assert changed["files"] - changed["unread"] == 4, "of OpenCode two, and of Gemini two"
+    assert changed["files"] - changed["unchanged"] == 4, "of OpenCode two, and of Gemini two"
     assert changed["changed"] >= 1
     database.close()
     assert "Done." in (tmp_path / WORK / "sessions.jsonl").read_text("utf-8")

@@ -199,9 +199,9 @@ def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(
         and "model.safetensors is not what was written" in flat(result)
         and "step 3 is damaged" in flat(result)
     )
-    offered = re.search(
-        rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(result)
-    )
+    assert f"to go on from there: recompose {verb} " in flat(result)
+    # the last one: a command that wraps in the box is repeated below it, unwrapped
+    offered = re.search(rf".*recompose ({verb} .*step_000002.*?) *$", flat(result))
     assert offered is not None
     assert recompose(*shlex.split(offered[1]), "--dry-run", cwd=work).code == 0
     if verb == "train":
@@ -274,7 +274,8 @@ def test_ctrl_c_names_the_checkpoint_and_a_command_that_goes_on(work: Path) -> N
         f"interrupted after step {steps}; the newest checkpoint is recompose/runs/a"
         f" b/checkpoints/{newest}" in flat(result)
     )
-    again = shlex.split(flat(result)[flat(result).index("recompose train") :])[1:]
+    # the last one: a command that wraps in the box is repeated below it, unwrapped
+    again = shlex.split(flat(result)[flat(result).rindex("recompose train") :])[1:]
     assert again[-2:] == ["--train.starved_steps", "1000"] and again[2:4] == [
         "--resume",
         "recompose/runs/a b",
