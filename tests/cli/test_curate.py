@@ -152,7 +152,7 @@ def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
         [record_to_json(Preference(session_id="zz", turn=3, chosen=GOOD))],
     )
     result = recompose("curate", cwd=work)
-    assert result.code == 1 and "1 pairs of sessions that are not here, e.g. zz" in result.err
+    assert result.code == 1 and "1 session with pairs that are not here, e.g. zz" in result.err
     (work / "recompose" / "preferences.jsonl").unlink()
     result = recompose("curate", cwd=work)
     assert result.code == 1 and "recompose replay" in result.err

@@ -82,7 +82,7 @@ def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show
     files_before = files(tmp_path)
     result = recompose("evaluate", "--logs", *HELD, cwd=tmp_path)
     assert result.code == 0 and files(tmp_path) == files_before and 1 < len(OUT) < 6
-    assert f"{len(OUT)} mistakes in {len(OUT)} sessions of {len(OUT)} repositories" in read(result)
+    assert f"{len(OUT)} mistakes in {len(OUT)} of {len(OUT)} held-out sessions" in read(result)
     assert (
         "80 % power" in read(result)
         and "Connor 1987" in read(result)

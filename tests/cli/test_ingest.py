@@ -102,7 +102,7 @@ def logs(tmp_path: Path) -> Path:
 def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_path: Path) -> None:
     result = recompose("ingest", "logs", cwd=tmp_path)
     assert (result.code, result.err) == (0, "")
-    assert "1 sessions  6 turns  2 tool calls" in result.out
+    assert "1 session  6 turns  2 tool calls" in result.out
     assert "deletes its logs after 30 days" in result.out
     assert "recompose/sessions.jsonl" in result.out and "next   recompose sites" in result.out
     assert recompose("sites", cwd=tmp_path).code == 0
@@ -172,7 +172,7 @@ def test_damaged_and_foreign_files_are_counted_and_lose_no_good_session(
     (logs / "binary.jsonl").write_bytes(bytes(range(256)) * 40)
     (logs / "foreign.jsonl").write_text('{"a": 1}\n{"b": 2}\n', "utf-8")
     result = recompose("ingest", "logs", cwd=tmp_path)
-    assert result.code == 0 and "1 sessions" in result.out
+    assert result.code == 0 and "1 session " in result.out
     assert (
         "one.jsonl:4" in result.out
         and "binary.jsonl: foreign" in result.out

@@ -43,7 +43,7 @@ def test_without_a_run_the_audit_is_written(work: Path) -> None:
     result = recompose("report", cwd=work)
     assert result.code == 0 and result.err == ""
     assert (
-        "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in result.out
+        "1 mistaken message in 1 of 1 session, 3 tool calls" in result.out
         and "next   recompose init" in result.out
     )
     assert "What your agent does wrong" in page(work / "recompose" / "report.html").text

@@ -36,13 +36,13 @@ SITES = """\
 "repository":"shop","rule":"rejected_prohibition","confidence":0.65}
 """
 SCREEN = """\
- 0 mistaken messages in 0 of 1 sessions; 2 sites in all
-kind of mistake  sites
+ 0 mistaken messages in 0 of 1 session; 2 sites in all
+what went wrong  kind  sites
 
  apart from mistakes, never trained on by default:
-category/kind             sites
-corrected/user_corrected      1
-rejected/user_rejected        1
+what happened          kind            category   sites
+corrected by a person  user_corrected  corrected      1
+refused by a person    user_rejected   rejected       1
 
  author of the mistaken message: none  (imported text is off-policy: context distillation)
  no mistaken message found; detectors: tool_error, repeated_call, hidden_error, failed_check

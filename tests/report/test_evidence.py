@@ -16,7 +16,7 @@ from composer_replication.report.evaluation_section import (
     signed,
     verdict,
 )
-from composer_replication.report.result_section import NO_EVALUATION
+from composer_replication.report.headline import NO_EVALUATION
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
