@@ -73,13 +73,11 @@ def run_page(view: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int 
 
 
 def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
-    answers, evaluation = (
-        answers_section(view["work"], half_for_answers(limits)),
-        view["evaluation"],
-    )
+    answers = answers_section(view["work"], half_for_answers(limits))
+    evaluation = view["evaluation"]
     toy = evaluation if evaluation is not None and not evaluation["own_tasks"] else None
     parts: list[tuple[str, str, Html | None]] = [
-        ("result", "Did it work?", result_section(view["evaluation"], view["logs"])),
+        ("result", "Did it work?", result_section(evaluation, view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("toy", TOY_TITLE, None if toy is None else tasks_section(toy)),
         ("channels", "Channels", _channels(view)),
@@ -128,9 +126,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
             el("h1", f"Run {view['id']}"),
             [
                 el("p", sentence, cls="quiet" if number else "lead")
-                for number, sentence in enumerate(
-                    evaluation_sentences(view["evaluation"], view["logs"])
-                )
+                for number, sentence in enumerate(evaluation_sentences(evaluation, view["logs"]))
             ],
             run_top(view, limits),
             head,

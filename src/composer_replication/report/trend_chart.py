@@ -30,6 +30,7 @@ def trend_chart(weeks: Sequence[AuditWeek]) -> Html:
     highs = [week.rate.high for week in drawn if week.rate.high is not None]
     top = round_up(min(max([most, *highs]), MAX_SHOWN * most) or 1.0)
     floor = HEIGHT - BOTTOM
+    joined = stretches(days)
 
     def x(day: int) -> float:
         share = (day - days[0]) / (days[-1] - days[0]) if days[-1] > days[0] else 0.5
@@ -59,7 +60,7 @@ def trend_chart(weeks: Sequence[AuditWeek]) -> Html:
                 points=" ".join(f"{at},{y(week.rate.value)}" for at, week in points[begin:end]),
                 cls="line c1",
             )
-            for begin, end in stretches(days)
+            for begin, end in joined
             if end - begin > 1
         ],
         [el("circle", cx=at, cy=y(week.rate.value), r=4, cls="dot c1") for at, week in points],
@@ -76,7 +77,7 @@ def trend_chart(weeks: Sequence[AuditWeek]) -> Html:
         tabindex=0,
         aria_label=label,
     )
-    notes = [BARS if highs else NO_BARS, *([GAPS] if len(stretches(days)) > 1 else [])]
+    notes = [BARS if highs else NO_BARS, *([GAPS] if len(joined) > 1 else [])]
     return el(
         "figure",
         el(

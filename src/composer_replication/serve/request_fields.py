@@ -71,22 +71,16 @@ _FORMAT = FieldRefusal(
     why="the student's words are not constrained: ask for the format in a message",
     is_fine=_free_text,
 )
-_STOP = FieldRefusal(
-    accepted="empty",
-    why="a message ends with the student's own end token: cut the text yourself",
-    is_fine=_empty,
+
+
+def _absent(why: str, accepted: str = "") -> FieldRefusal:
+    return FieldRefusal(accepted=accepted, why=why, is_fine=_empty)
+
+
+_STOP = _absent(
+    "a message ends with the student's own end token: cut the text yourself", accepted="empty"
 )
-_ALTERNATIVES = FieldRefusal(
-    accepted="0",
-    why="the log-probs of tokens that were not sampled are not kept",
-    is_fine=_empty,
-)
-
-
-def _absent(why: str) -> FieldRefusal:
-    return FieldRefusal(accepted="", why=why, is_fine=_empty)
-
-
+_ALTERNATIVES = _absent("the log-probs of tokens that were not sampled are not kept", accepted="0")
 _OLD_TOOLS = _absent("this is the old form of tools: send tools")
 _WHOLE = _absent("nothing is stored here: send the whole conversation")
 
