@@ -158,7 +158,10 @@ def test_with_too_few_families_the_next_command_adds_teachers_and_asks_nobody(
     ]
     shown = recompose("replay", "--estimate", *flags, cwd=tmp_path).out
     assert "12 (too_few_families)" in shown and "a pair can come" not in shown
-    (names,) = re.findall(r"next +recompose replay --estimate --replay.teachers '(.*)'", shown)
+    ((kept, names),) = re.findall(
+        r"next +recompose replay (.*) --estimate --replay.teachers '(.*)'", shown
+    )
+    assert kept.split() == flags[2:]
     added = json.loads(names)[1:]
     assert json.loads(names)[0] == first and set(added) < set(DEFAULT_TEACHERS)
     assert f"add {' and '.join(added)}" in shown
