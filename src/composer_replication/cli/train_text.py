@@ -204,7 +204,7 @@ class Steps:
     def waiting(self) -> str:
         """The line that is printed while a step takes long.
 
-        Example: "step 1 of 20: forward and backward: part 3 of 12 (41s since the start)"
+        Example: "step 1 of 20: part 3 of 12, backward, eta 30s (41s since the start)"
         """
         steps, spent = self.job.config.train.steps, time.monotonic() - self.began
         at = f"step {self.done + 1} of {steps}" if self.done < steps else "after the last step"
