@@ -91,10 +91,8 @@ def _subagents(view: AuditView) -> str:
     """How many of the sessions and calls are those of subagents, in brackets; "" without any."""
     if not view.subagents:
         return ""
-    calls = grouped_number(view.subagent_calls)
-    return (
-        f" ({plural(view.subagents, 'of a subagent', 'of subagents')}, with {calls} of the calls)"
-    )
+    whose = plural(view.subagents, "of a subagent", "of subagents")
+    return f" ({whose}, with {grouped_number(view.subagent_calls)} of the calls)"
 
 
 def _cost(view: AuditView) -> str:
