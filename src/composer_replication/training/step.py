@@ -63,7 +63,7 @@ from composer_replication.training.run.health import ChannelStep
 from composer_replication.training.run.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.run.run_logger import RunLogger
 from composer_replication.training.run.state import Trainer
-from composer_replication.training.run.step_progress import FORWARD, Pass, StepProgress
+from composer_replication.training.run.step_progress import FORWARD, StepPass, StepProgress
 
 
 def train_step(
@@ -149,7 +149,7 @@ class StepWork:
         return _update(self.trainer, loss=loss, step=self.step)
 
     def _accumulate(
-        self, scales: Mapping[Channel, float] | None, of: Pass
+        self, scales: Mapping[Channel, float] | None, of: StepPass
     ) -> dict[Channel, ChannelStep]:
         # seed first: every pass over the micro-batches of a step draws the same dropout
         self.trainer.seed(self.step)
@@ -158,15 +158,15 @@ class StepWork:
         return accumulate(self.trainer, micros, self.counts, scales=scales)
 
 
-FIRST_NORMS, BACKWARD = Pass("first norms", cost=FORWARD), Pass("backward")
+FIRST_NORMS, BACKWARD = StepPass("first norms", cost=FORWARD), StepPass("backward")
 
 
-def norm_pass(channel: Channel) -> Pass:
+def norm_pass(channel: Channel) -> StepPass:
     """The pass that takes a channel's gradient norm over the weights."""
-    return Pass(f"norm of {channel}")
+    return StepPass(f"norm of {channel}")
 
 
-def step_passes(trainer: Trainer, counts: Counts, *, step: int) -> list[Pass]:
+def step_passes(trainer: Trainer, counts: Counts, *, step: int) -> list[StepPass]:
     """The passes over the micro-batches that a step takes, in order."""
     trained = _trained_channels(trainer, counts)
     first = [FIRST_NORMS] if _measures_first(trainer, trained) else []

@@ -16,10 +16,10 @@ FORWARD, WITH_BACKWARD = 1.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class StepPass:
     """One pass over a step's micro-batches: what it is for, and the cost of a part.
 
-    Example: Pass("first norms", cost=FORWARD)
+    Example: StepPass("first norms", cost=FORWARD)
     """
 
     name: str
@@ -29,8 +29,8 @@ class Pass:
 class StepProgress:
     """Counts the parts of a step over all its passes, so the count only goes forward.
 
-    >>> norms = Pass("first norms", cost=FORWARD)
-    >>> progress = StepProgress([norms, Pass("backward")], parts=2)
+    >>> norms = StepPass("first norms", cost=FORWARD)
+    >>> progress = StepProgress([norms, StepPass("backward")], parts=2)
     >>> for part in progress.parts_of(norms, ["a", "b"]):
     ...     progress()
     'part 1 of 4, first norms, eta measuring'
@@ -39,17 +39,17 @@ class StepProgress:
 
     def __init__(
         self,
-        passes: Sequence[Pass],
+        passes: Sequence[StepPass],
         *,
         parts: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._pass, self._part = clock, Pass(""), 0
+        self._clock, self._pass, self._part = clock, StepPass(""), 0
         self._total = len(passes) * parts
         cost = sum(each.cost for each in passes) * parts
         self._work = WorkLeft(total=cost, began=clock())
 
-    def parts_of(self, of: Pass, parts: Iterable[Part]) -> Iterator[Part]:
+    def parts_of(self, of: StepPass, parts: Iterable[Part]) -> Iterator[Part]:
         """Yield the parts of a pass, and count each: it has ended when the next is asked for."""
         self._pass = of
         for part in parts:
