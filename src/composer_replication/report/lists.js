@@ -1,5 +1,6 @@
 // The long lists: unpack, filter, search, order, draw the rows in view, and insert the chosen article,
-// which Python wrote and escaped. Addresses: #s014, #sites?kind=...&q=...&at=s014
+// which Python wrote and escaped. Addresses: #s7ecd45f6, #sites?kind=...&q=...&at=s7ecd45f6, and by the
+// place in the list, which changes when the page is made anew: #s014
 (async () => {
   const { one, all, typing } = pageTools;
   const ROW = 62; // px, as in page.css
@@ -18,7 +19,8 @@
     const anchorName = root.dataset.list;
     const { fields, nouns, facets, lines, elsewhere, rows, articles } = await unpack(document.getElementById(anchorName + "-data"));
     const column = Object.fromEntries(fields.map((name, i) => [name, i]));
-    const number = new Map(rows.map((row, i) => [row[column.name], i]));
+    const lasting = (row) => row[column.lasting] || row[column.name];
+    const number = new Map([...rows.entries()].flatMap(([i, row]) => [[row[column.name], i], [lasting(row), i]]));
     const controls = all("[data-facet]", root);
     const [status, nav, list, place] = [".controls output", ".sites nav", ".sites nav ol", ".sites .shown"].map((s) => one(s, root));
     const search = one('[data-facet="q"]', root);
@@ -81,14 +83,14 @@
     const select = (i) => {
       current = i;
       if (articles[i]) place.replaceChildren(...new DOMParser().parseFromString(articles[i], "text/html").body.childNodes);
-      else place.textContent = elsewhere.replace("{}", rows[i][column.name]);
+      else place.textContent = elsewhere.replace("{}", lasting(rows[i]));
       scrollToCurrent();
       draw();
     };
 
     const address = (i) => {
       const filters = wanted();
-      const name = i >= 0 ? rows[i][column.name] : "";
+      const name = i >= 0 ? lasting(rows[i]) : "";
       if (!Object.keys(filters).length) return "#" + (name || anchorName);
       return `#${anchorName}?` + new URLSearchParams(name ? { ...filters, at: name } : filters);
     };
@@ -122,7 +124,7 @@
       }
     };
     // A name such as a999: of a row of this list, or of one that it had on an earlier page.
-    const isName = (anchor) => /^[a-z]\d{3,}$/.test(anchor) && rows[0]?.[column.name][0] === anchor[0];
+    const isName = (anchor) => /^[a-z](\d{3,}|[0-9a-f]{8})$/.test(anchor) && rows[0]?.[column.name][0] === anchor[0];
     // Whether the address is of this list.
     const fromHash = () => {
       const [anchor, query] = location.hash.slice(1).split("?");

@@ -1,5 +1,5 @@
 """A long list of a page: every row and article packed, with search, filters, order and an address
-for each, e.g. #sites?kind=edit_no_match&at=s014.
+for each, e.g. #sites?kind=edit_no_match&at=s7ecd45f6.
 
 Every article is drawn here, in Python; lists.js only unpacks, chooses and inserts.
 """
@@ -21,6 +21,9 @@ from composer_replication.report.limits import LEAST, PageLimits, cut_end
 SAMPLE = 60
 BASE64 = 4 / 3
 DRAWN = "title", "text"
+LASTING = "lasting"
+"""The field of a row's lasting name, which its addresses hold: they mean the same record, or none,
+on a page that was made anew. Without one they hold its name, which is its place in the list."""
 
 Row = Mapping[str, Any]
 """The name of a record, its value of each facet (a list if it has several), title and text."""

@@ -26,6 +26,11 @@ def site_name(view: Mapping[str, Any]) -> str:
     return view.get("name") or f"s{view['ordinal']:03d}"
 
 
+def lasting_name(view: Mapping[str, Any]) -> str:
+    """The site's name on every page, e.g. s7ecd45f6; "" for those of rollouts, which have none."""
+    return "" if "name" in view else short_name(view["site"]["id"])
+
+
 def site_article(
     view: Mapping[str, Any],
     *,
@@ -43,7 +48,7 @@ def site_article(
     later = view["after"][: limits.turns]
     before = view["left_out_before"] + len(view["before"]) - len(context)
     after = view["left_out_after"] + len(view["after"]) - len(later)
-    short = "" if "name" in view else f"{short_name(site['id'])} "
+    short = f"{lasting_name(view)} ".lstrip()
     command = f"recompose show site {short}--full{folder_flags}"
     return el(
         "article",

@@ -9,8 +9,14 @@ from composer_replication.report.heat import legend
 from composer_replication.report.html import Child, Html, el, join
 from composer_replication.report.kind_titles import category_title, kind_title
 from composer_replication.report.limits import PageLimits, cut_end
-from composer_replication.report.packed_list import ListShape, Row, list_link, packed_list
-from composer_replication.report.site_article import site_article, site_name
+from composer_replication.report.packed_list import (
+    LASTING,
+    ListShape,
+    Row,
+    list_link,
+    packed_list,
+)
+from composer_replication.report.site_article import lasting_name, site_article, site_name
 from composer_replication.report.views import APART
 
 MESSAGES = "The messages, one by one"
@@ -30,7 +36,7 @@ def sites_shape(folder_flags: str) -> ListShape:
         name="sites",
         nouns="entries",
         facets=("kind", "tool", "repository", "model", "split", "category"),
-        more=("day", "tokens"),
+        more=("day", "tokens", LASTING),
         sorts=SORTS,
         titles={"kind": kind_title, "category": category_title},
         elsewhere=f"recompose show site {{}}{folder_flags}",
@@ -95,6 +101,7 @@ def _row(view: Mapping[str, Any]) -> Row:
         "category": site["category"] if view["message"]["place"] == APART else "mistake",
         "day": view.get("day", ""),
         "tokens": view.get("tokens", 0),
+        LASTING: lasting_name(view),
         "title": kind_title(site["kind"], cut_end(tool, 40)),
         "text": str(site.get("detail") or "").replace("\n", " ")[:140],
     }

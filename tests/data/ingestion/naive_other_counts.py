@@ -190,6 +190,19 @@ def cline(path: Path) -> Counts:
     )
 
 
+def cline_cli(path: Path) -> Counts:
+    """A result is a list of items, or the text of one; each says whether it went well."""
+    rows = json.loads(path.read_text("utf-8"))["messages"]
+    parts = [part for row in rows for part in row["content"]]
+    results = [part for part in parts if part["type"] == "tool_result"]
+    failed = sum(
+        part.get("is_error", False) or bool(re.search(r'success\\?": ?false', json.dumps(part)))
+        for part in results
+    )
+    calls = sum(part["type"] == "tool_use" for part in parts)
+    return sum(row["role"] == "assistant" for row in rows), calls, len(results), failed
+
+
 def messages(path: Path) -> Counts:
     """Roles and ids as they stand."""
     text = path.read_text("utf-8")
@@ -216,6 +229,7 @@ NAIVE: dict[str, Callable[[Path], Counts]] = {
     "pi": pi,
     "copilot_cli": copilot_cli,
     "cline": cline,
+    "cline_cli": cline_cli,
     "messages": messages,
     "messages_lines": messages,
 }

@@ -17,7 +17,7 @@ import pytest
 
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.config.data_settings import SitesSettings
-from composer_replication.core.trace import Opaque, Session, Text
+from composer_replication.core.trace import Opaque, Session, Text, TurnUsage
 from composer_replication.data.ingestion.counts import FileReport
 from composer_replication.data.ingestion.file_results import FileResult
 from composer_replication.data.ingestion.find_logs import find_logs, other_files
@@ -151,6 +151,18 @@ OURS = {
         1,
         (2, 1, 1, 1),
         [(2, "mistake", "file_missing")],
+    ),
+    "cline_cli.messages.json": (
+        "cline_cli",
+        1,
+        (5, 5, 5, 5),
+        [
+            (2, "mistake", "file_missing"),
+            (2, "mistake", "shell_missing_path"),
+            (5, "mistake", "edit_no_match"),
+            (7, "mistake", "unknown_tool"),
+            (9, "permission", "permission_denied"),
+        ],
     ),
     "messages_lines.jsonl": (
         "messages_lines",
@@ -537,7 +549,85 @@ def test_a_refused_answer_of_mini_swe_agent_has_no_call() -> None:
     assert "ids of calls (numbered here)" in report.lacks and "the model" in report.lacks
 
 
+def test_mini_swe_agent_reports_the_tokens_the_price_and_the_time_of_a_message() -> None:
+    (turn, *_) = [turn for _, turn in only_session("mini_swe_agent.traj.json").assistant_turns()]
+    assert turn.usage == TurnUsage(output_tokens=30, cached_tokens=800, usd=0.002)
+    assert (turn.context_tokens, turn.written_at) == (900, 1788256800.5)
+
+
+def test_swe_agent_s_last_step_is_read_from_the_trajectory_if_the_history_ends_before_it(
+    tmp_path: Path,
+) -> None:
+    value = json.loads((LOGS / "swe_agent.traj").read_text("utf-8"))
+    last = {"action": "submit\n", "observation": "diff --git a/x b/x", "response": "I submit."}
+    (whole,) = read_text(tmp_path, json.dumps(value)).sessions
+    steps = value["trajectory"]
+    value["trajectory"] = [*steps, *[last] * (len(list(whole.assistant_turns())) + 1 - len(steps))]
+    (session,) = read_text(tmp_path, json.dumps(value)).sessions
+    added = session.turns[len(whole.turns) :]
+    assert [turn.role for turn in added] == ["assistant", "tool"]
+    assert [(c.name, c.arguments) for c in added[0].calls] == [("submit", {})]
+
+
+def test_an_edit_that_swe_agent_refuses_is_a_mistake_however_long_it_is(tmp_path: Path) -> None:
+    """Its own tools are no shell commands: as one, this edit was a failed check."""
+    edit = "edit 13:13\n    return [x for x in (1, 2)\nend_of_edit"
+    refusal = "Your proposed edit has introduced new syntax error(s).\n\nERRORS:\n- E999"
+    value = {
+        "trajectory": [{"action": edit, "observation": refusal}],
+        "history": [
+            {"role": "system", "content": "You edit."},
+            {"role": "user", "content": "fix it"},
+            {"role": "assistant", "content": "I edit.", "action": edit},
+            {"role": "user", "content": refusal},
+        ],
+    }
+    (session,) = read_text(tmp_path, json.dumps(value)).sessions
+    assert [call.name for call in session.turns[2].calls] == ["edit"]
+    assert sites_of(session) == [(2, "mistake", "other")]
+
+
 # ---- OpenHands, OpenCode, ATIF, pi, Cline --------------------------------------------------------
+
+
+def test_events_in_files_of_their_own_are_one_session_with_models_tokens_and_prices() -> None:
+    """Each event was read as a session of its own."""
+    (result,) = read_all(LOGS / "openhands_folder")
+    assert (result.report.format, result.report.status) == ("openhands_folder", "read")
+    (session,) = result.sessions
+    lines = only_session("openhands_sdk_lines.jsonl").turns
+    assert [turn.blocks for turn in session.turns] == [turn.blocks for turn in lines]
+    authors = [turn.author for _, turn in session.assistant_turns()]
+    assert authors == ["openai/student", "openai/student", None]
+    usages = [turn.usage for _, turn in session.assistant_turns()]
+    assert usages == [
+        TurnUsage(output_tokens=30, cached_tokens=800, cache_write_tokens=50, usd=0.001),
+        TurnUsage(output_tokens=20, cached_tokens=900, usd=0.002),
+        None,
+    ]
+    assert (session.id, session.cwd) == ("0a1b", "/w")
+
+
+def test_an_event_without_its_conversation_is_read_alone(tmp_path: Path) -> None:
+    event = LOGS / "openhands_folder" / "0a1b" / "events" / "event-00001-e1.json"
+    shutil.copy(event, tmp_path)
+    assert [log.format for log in find_logs([tmp_path])] == ["openhands_sdk_lines"]
+
+
+def test_a_call_that_opencode_refuses_has_failed(tmp_path: Path) -> None:
+    """OpenCode runs its tool "invalid" instead, which ends "completed"."""
+    words = "Model tried to call unavailable tool 'frobnicate'. Available tools: bash, edit."
+    value = json.loads((LOGS / "opencode.json").read_text("utf-8"))
+    part = next(p for m in value["messages"] for p in m["parts"] if p["type"] == "tool")
+    part["tool"] = "invalid"
+    part["state"] = {
+        "status": "completed",
+        "input": {"tool": "frobnicate", "error": words},
+        "output": f"The arguments provided to the tool are invalid: {words}",
+        "metadata": {"truncated": False},
+    }
+    (session,) = read_text(tmp_path, json.dumps(value)).sessions
+    assert sites_of(session)[0] == (2, "mistake", "unknown_tool")
 
 
 def test_openhands_calls_of_one_response_are_one_message() -> None:
@@ -626,6 +716,28 @@ def test_cline_keeps_what_the_editor_added_apart_from_what_a_person_typed() -> N
         "command": "make test",
         "requires_approval": "false",
     }
+
+
+def test_a_call_of_cline_s_cli_failed_if_one_of_its_items_did() -> None:
+    """It was read as messages of an API: no result was known to have failed, and their texts,
+    the tokens, the model and the folder were lost."""
+    session = only_session("cline_cli.messages.json")
+    assert (session.id, session.cwd) == ("1788256800000_a1b2c", "/w")
+    assert session.source.versions == ("3.0.65",)
+    assert [(t.role, t.author) for t in session.turns[:3]] == [
+        ("system", "harness"),
+        ("user", "human"),
+        ("assistant", "student"),
+    ]
+    assert session.turns[1].text == "fix the total"
+    assert session.turns[2].usage == TurnUsage(output_tokens=40, cached_tokens=900)
+    assert (session.turns[2].context_tokens, session.turns[2].written_at) == (1100, 1788256801.0)
+    (read,) = session.turns[3].results
+    assert read.text.startswith("Error reading file: ENOENT")
+    assert read.text.endswith("[/w/total.py]\n1 | total = 2")
+    assert read_ours("cline_cli.messages.json").report.lacks == (
+        "schemas of tools (taken from the calls)",
+    )
 
 
 def test_a_folder_of_every_agents_logs_is_read_in_one_go() -> None:

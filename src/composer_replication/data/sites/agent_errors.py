@@ -38,7 +38,8 @@ NOT_THE_MODEL_ELSEWHERE: tuple[ErrorPattern, ...] = (
         r"^The user has specified a rule that|^The user has specified a rule which prevents"
         r"|^Tool execution (?:was )?denied by policy"
         r"|^Tool execution for [^\n]* requires user confirmation|^failed in sandbox|^sandbox denied"
-        r"|^approval policy is|^apply_patch was rejected|^Permission denied and could not request",
+        r"|^approval policy is|^apply_patch was rejected|^Permission denied and could not request"
+        r'|^Tool "?[^"\n]+"? requires approval in a TTY session',
     ),
     error_pattern(
         "permission",
@@ -59,7 +60,8 @@ CALL_IS_WRONG_ELSEWHERE: tuple[ErrorPattern, ...] = (
         "mistake",
         "unknown_tool",
         r"^unsupported (?:custom tool )?call\b|^(?:The arguments provided to the tool are invalid:"
-        r" )?Model tried to call unavailable tool|^Unknown function\b|^Function [`'\"]?\S+ is not"
+        r" |Tool call \S+ was rejected before execution: AI_NoSuchToolError: )?Model tried to call"
+        r" unavailable tool|^Unknown function\b|^Function [`'\"]?\S+ is not"
         r" registered",
     ),
     error_pattern(
@@ -70,7 +72,8 @@ CALL_IS_WRONG_ELSEWHERE: tuple[ErrorPattern, ...] = (
         r"|^(?:oldString not found|Could not find oldString)"
         r"|^(?:ERROR:\s*)?No replacement was performed, old_str [\s\S]{0,4000}did not appear"
         rf"|^{_ROO_WRAP}(?:Unable to apply diff|The SEARCH block|No sufficiently similar match)"
-        r"|^Text [^\n]{0,200} not found in displayed lines",
+        r"|^Text [^\n]{0,200} not found in displayed lines"
+        r"|^Editor operation failed: No replacement performed: text not found",
     ),
     error_pattern(
         "mistake",
@@ -91,7 +94,8 @@ CALL_IS_WRONG_ELSEWHERE: tuple[ErrorPattern, ...] = (
         r"|^(?:ERROR:\s*)?Invalid `?path`? parameter[^\n]*does not exist"
         r"|^The path \S+ does not exist"
         rf"|^{_ROO_WRAP}(?:File|Path) (?:not found|does not exist)|^File \S+ not found\b"
-        r"|^(?:unable to locate|could not read) (?:image|file) at",
+        r"|^(?:unable to locate|could not read) (?:image|file) at"
+        r"|^Error reading file: ENOENT\b",
     ),
     error_pattern(
         "mistake",
@@ -113,7 +117,8 @@ CALL_IS_WRONG_ELSEWHERE: tuple[ErrorPattern, ...] = (
     error_pattern(
         "mistake",
         "bad_arguments",
-        r"^failed to parse function arguments|^params(?:/\S+)? must\b|^The \w+ tool was called with"
+        r"^failed to parse function arguments|^The arguments provided to the tool are invalid"
+        r"|^params(?:/\S+)? must\b|^The \w+ tool was called with"
         r" invalid arguments"
         rf"|^{_ROO_WRAP}Missing value for required parameter"
         r"|^Missing required (?:argument|parameter)|^(?:ERROR:\s*)?Invalid `?\w+`? parameter"

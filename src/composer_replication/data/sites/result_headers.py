@@ -55,6 +55,10 @@ _RETURNCODE = re.compile(
     r"(?:\n?</output>\s*)?\Z",
     re.DOTALL,
 )
+# Cline's CLI.
+_CLINE = re.compile(
+    r"\A\[Command exited with code (?P<code>-?\d+)\]\n(?:\n\[stderr\]\n|\n\[stdout\]\n|\n)?"
+)
 # OpenHands; Copilot CLI; Roo Code.
 _COMPLETED = re.compile(
     r"\n?\[(?:The command completed|Command finished) with exit code (?P<code>-?\d+)\.?\]\s*\Z"
@@ -86,7 +90,7 @@ def split_header(text: str) -> Header | None:
     >>> split_header("<returncode>1</returncode>\\n<output>\\nno\\n</output>")
     Header(code=1, failed=True, body='no')
     """
-    for pattern in (_UNIFIED, _PLAIN, _ROO):
+    for pattern in (_UNIFIED, _PLAIN, _ROO, _CLINE):
         if match := pattern.match(text):
             return _with_code(match["code"], text[match.end() :])
     if match := _SCRIPT.match(text):

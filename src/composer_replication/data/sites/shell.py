@@ -29,7 +29,7 @@ from composer_replication.data.sites.shell_words import (
 
 SHELL_TOOLS = word_set("""
     Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal
-    run_terminal_cmd run_command execute_command
+    run_terminal_cmd run_command run_commands execute_command
 """)
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
@@ -146,6 +146,9 @@ def shell_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
     """
     if tool not in SHELL_TOOLS:
         return None
+    several = arguments.get("commands")  # Cline: each of them runs, one after the other
+    if isinstance(several, list):
+        return "\n".join(str(command) for command in several)
     value = next((arguments[k] for k in ("command", "cmd", "script") if k in arguments), None)
     if isinstance(value, list):
         words = [str(w) for w in value]

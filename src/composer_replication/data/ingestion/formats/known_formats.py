@@ -13,6 +13,7 @@ from typing import Any
 from composer_replication.data.ingestion.formats.atif import ATIF
 from composer_replication.data.ingestion.formats.chat_messages import MESSAGES, MESSAGES_LINES
 from composer_replication.data.ingestion.formats.cline import CLINE
+from composer_replication.data.ingestion.formats.cline_cli import CLINE_CLI
 from composer_replication.data.ingestion.formats.codex import CODEX
 from composer_replication.data.ingestion.formats.copilot_cli import COPILOT_CLI
 from composer_replication.data.ingestion.formats.gemini_cli import GEMINI_CLI, GEMINI_CLI_LINES
@@ -25,8 +26,10 @@ from composer_replication.data.ingestion.formats.opencode import (
 )
 from composer_replication.data.ingestion.formats.openhands import (
     OPENHANDS,
+    OPENHANDS_FOLDER,
     OPENHANDS_SDK,
     OPENHANDS_SDK_LINES,
+    is_event_of_folder,
 )
 from composer_replication.data.ingestion.formats.pi import PI
 from composer_replication.data.ingestion.formats.swe_agent import SWE_AGENT
@@ -42,11 +45,13 @@ _KNOWN = (
     SWE_AGENT,
     MINI_SWE_AGENT,
     OPENHANDS,
+    OPENHANDS_FOLDER,
     OPENHANDS_SDK,
     OPENHANDS_SDK_LINES,
     ATIF,
     PI,
     COPILOT_CLI,
+    CLINE_CLI,
     CLINE,
     MESSAGES,
     MESSAGES_LINES,
@@ -70,12 +75,14 @@ _DOCUMENT_KEYS = (
     b'"trajectory"',
     b'"steps"',
     b'"action"',
+    b'"agent"',
 )
 _IN_VS_CODE = "the tasks of Cline and Roo Code in VS Code"
 _HOME_FOLDERS: tuple[tuple[str, str], ...] = (
     ("CODEX_HOME", ".codex/sessions"),
     ("", ".gemini/tmp"),
     ("", ".local/share/opencode"),
+    ("", ".openhands/conversations"),
     ("", ".pi/agent/sessions"),
     ("", ".copilot/session-state"),
     ("", ".cline/data/sessions"),
@@ -137,7 +144,8 @@ def _sniff(path: Path, _changed: int, size: int) -> tuple[str, str] | None:
     for known in FORMATS.values():
         for value in records if known.layout == "lines" else [document]:
             if value is not None and known.fits(value):
-                return known.name, known.folder_of(value)
+                is_part = known is OPENHANDS_SDK_LINES and is_event_of_folder(path)
+                return None if is_part else (known.name, known.folder_of(value))
     return None
 
 

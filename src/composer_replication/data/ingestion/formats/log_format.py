@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -243,6 +244,18 @@ def value_at(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
+
+
+def iso_time(seconds: Any) -> str:
+    """A time in seconds since 1970 as logs write it; "" if it is none.
+
+    >>> iso_time(1780680349.44), iso_time("now")
+    ('2026-06-05T17:25:49.440Z', '')
+    """
+    if not isinstance(seconds, int | float) or not 0 < seconds < 1e11:
+        return ""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def arguments_of(value: Any) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 {"messages", "info", "trajectory_format"}; the first versions are the bare list of messages. The
 model writes one fenced command per message (numbered here as calls of "bash"), or calls the tool
-"bash"; the answer is a user or tool message with the exit code.
+"bash"; the answer is a user or tool message with the exit code. A message's "extra" holds its time,
+its price and the provider's response.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from composer_replication.data.ingestion.formats.log_format import (
     arguments_of,
     content_text,
     dict_at,
+    int_at,
+    iso_time,
     list_at,
+    reported_usage,
     text_at,
     value_at,
 )
@@ -65,11 +69,19 @@ def _add_message(
 ) -> list[str]:
     """Add one message; returns the ids of the calls that the next message answers."""
     role, text = text_at(message, "role"), _text(message)
+    draft.saw_time(iso_time(value_at(message, "extra", "timestamp")))
     if role == "assistant":
         calls = _calls(draft, message, text)
         blocks: list[Block] = [Text(text)] if text else []
         author = text_at(message, "extra", "response", "model") or model
-        draft.add("assistant", author, [*blocks, *calls])
+        written = draft.add("assistant", author, [*blocks, *calls])
+        usage = dict_at(message, "extra", "response", "usage")
+        written.context_tokens = int_at(usage, "prompt_tokens")
+        written.usage = reported_usage(
+            output=int_at(usage, "completion_tokens"),
+            cached=int_at(usage, "prompt_tokens_details", "cached_tokens"),
+            usd=value_at(message, "extra", "cost"),
+        )
         return [call.id for call in calls]
     if role == "system":
         draft.add("system", HARNESS, [Text(text)])

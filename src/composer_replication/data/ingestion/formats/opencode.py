@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from composer_replication.data.ingestion.formats.log_format import (
     arguments_of,
     dict_at,
     int_at,
+    iso_time,
     list_at,
     reported_usage,
     text_at,
@@ -42,6 +42,9 @@ from composer_replication.data.sites.shell_rules import word_set
 _SILENT_PARTS = word_set(
     "step-start step-finish snapshot patch file agent subtask retry compaction"
 )
+_INVALID = "invalid"
+"""The tool to which OpenCode turns a call of a tool that it does not know, or of wrong arguments;
+it says what was wrong, and ends "completed"."""
 _TABLES = frozenset(("session", "message", "part"))
 
 
@@ -165,10 +168,7 @@ def _session(info: dict[str, Any], messages: list[Any], content: LogContent) -> 
 
 
 def _time(milliseconds: Any) -> str:
-    if not isinstance(milliseconds, int | float) or not 0 < milliseconds < 1e14:
-        return ""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_time(milliseconds / 1000) if isinstance(milliseconds, int | float) else ""
 
 
 def _add_user(draft: SessionDraft, message: Any) -> None:
@@ -232,7 +232,7 @@ def _add_part(written: MessageDraft, part: Any, kind: str, results: list[ToolRes
             results.append(ToolResult(call_id, text_at(state, "error"), True))
         elif status == "completed":
             code = value_at(state, "metadata", "exit")
-            failed = isinstance(code, int) and code != 0
+            failed = call.name == _INVALID or (isinstance(code, int) and code != 0)
             results.append(ToolResult(call_id, text_at(state, "output"), failed))
 
 

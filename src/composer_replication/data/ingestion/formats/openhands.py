@@ -2,12 +2,15 @@
 
 Events up to 1.x are actions and observations ("action", "observation", "cause"); the call that a
 model wrote stands in "tool_call_metadata", with the response that several calls share. Events of
-the SDK have a "kind": "ActionEvent", "ObservationEvent", "MessageEvent". What the program did for
-itself (states, recalls) is not part of the conversation.
+the SDK have a "kind": "ActionEvent", "ObservationEvent", "MessageEvent"; it keeps each in a file of
+its own, beside a base_state.json with the model and the tokens of each response. What the program
+did for itself (states, recalls) is not part of the conversation.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from composer_replication.core.trace import (
@@ -36,6 +39,7 @@ from composer_replication.data.ingestion.formats.log_format import (
 )
 from composer_replication.data.sites.shell_rules import word_set
 
+_STATE = "base_state.json"
 _OWN_ACTIONS = word_set(
     "change_agent_state recall null pause resume stop start loading_microagents"
 )
@@ -46,7 +50,7 @@ _SDK_KINDS = word_set(
 )
 _SDK_SILENT = word_set(
     "ConversationStateUpdateEvent PauseEvent CondensationRequest CondensationSummaryEvent"
-    " LLMCompletionLogEvent TokenEvent InterruptEvent"
+    " LLMCompletionLogEvent TokenEvent InterruptEvent SystemPromptUpdateEvent"
 )
 
 
@@ -239,6 +243,22 @@ class _EventReader:
         blocks += [Text(thought)] if thought else []
         self._write(key, None, [*blocks, block])
 
+    def add_metrics(self, metrics: Any) -> None:
+        """The tokens and the price of each response, by its id; the model of all."""
+        usages, costs = list_at(metrics, "token_usages"), list_at(metrics, "costs")
+        for number, usage in enumerate(usages):
+            message = self.message_of.get(text_at(usage, "response_id"))
+            if message is None:
+                continue
+            message.author = text_at(usage, "model") or message.author
+            message.context_tokens = int_at(usage, "prompt_tokens")
+            message.usage = reported_usage(
+                output=int_at(usage, "completion_tokens"),
+                cached=int_at(usage, "cache_read_tokens"),
+                cache_write=int_at(usage, "cache_write_tokens"),
+                usd=value_at(costs[number], "cost") if len(costs) == len(usages) else None,
+            )
+
 
 def _tool_of(action: str) -> str:
     """The tool of an action that was written in text: "run" is a shell."""
@@ -260,8 +280,54 @@ def _read_sdk(content: LogContent) -> list[SessionDraft]:
     return [reader.draft]
 
 
+# ---- conversations of the SDK: base_state.json and events/event-*.json --------------------------
+
+
+def _fits_folder(document: Any) -> bool:
+    return bool(
+        text_at(document, "id")
+        and dict_at(document, "agent", "llm")
+        and text_at(document, "execution_status")
+    )
+
+
+def is_event_of_folder(path: Path) -> bool:
+    """Whether a file is one event of a conversation that is read by its base_state.json."""
+    return path.parent.name == "events" and (path.parent.parent / _STATE).is_file()
+
+
+def _event_files(state: Path) -> list[Path]:
+    return sorted((state.parent / "events").glob("event-*.json"))
+
+
+def _read_folder(content: LogContent) -> list[SessionDraft]:
+    reader = _EventReader(content)
+    state = content.document
+    reader.draft.id = text_at(state, "id")
+    reader.draft.cwd = text_at(state, "workspace", "working_dir")
+    for path in _event_files(content.path):
+        try:
+            event = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            content.raw.damaged_lines += 1
+            continue
+        reader.read_sdk(event)
+    for metrics in dict_at(state, "stats", "usage_to_metrics").values():
+        reader.add_metrics(metrics)
+    return [reader.draft]
+
+
 OPENHANDS = LogFormat(
     name="openhands", agent="OpenHands", layout="document", fits=_fits, read=_read
+)
+OPENHANDS_FOLDER = LogFormat(
+    name="openhands_folder",
+    agent="OpenHands",
+    layout="document",
+    fits=_fits_folder,
+    read=_read_folder,
+    folder_of=lambda state: text_at(state, "workspace", "working_dir"),
+    beside=_event_files,
 )
 OPENHANDS_SDK = LogFormat(
     name="openhands_sdk", agent="OpenHands", layout="document", fits=_fits_sdk, read=_read_sdk

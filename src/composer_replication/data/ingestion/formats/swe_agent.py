@@ -1,9 +1,10 @@
 """Read trajectories of SWE-agent, `*.traj`.
 
 `history` is the conversation as the model saw it, each message marked with its agent and, if it is
-a demonstration, with `is_demo`; `trajectory` is one entry per step. The history is read. Where the
-model answers in text, its command is in the field `action` and becomes a call of "bash" (numbered
-here); with function calling the ids are those of the calls, numbered where a replayed demonstration
+a demonstration, with `is_demo`; `trajectory` is one entry per step. The history is read, and the
+last step if the history ends before it. Where the model answers in text, its command is in the
+field `action` and becomes a call of "bash" or of one of the program's own tools (numbered here);
+with function calling the ids are those of the calls, numbered where a replayed demonstration
 repeats them. An answer follows its message, and nothing else says what it answers.
 """
 
@@ -23,6 +24,12 @@ from composer_replication.data.ingestion.formats.log_format import (
     list_at,
     text_at,
 )
+from composer_replication.data.sites.shell_rules import word_set
+
+_OWN_TOOLS = word_set("""
+    open goto scroll_up scroll_down create edit insert append search_dir search_file find_file
+    str_replace_editor submit
+""")
 
 
 def _fits(document: Any) -> bool:
@@ -56,9 +63,25 @@ def _read(content: LogContent) -> list[SessionDraft]:
             continue
         pending = _add_message(draft, message, model=model, pending=pending)
         content.raw.assistant_records += text_at(message, "role") == "assistant"
+    content.raw.assistant_records += _add_last_step(draft, document, model=model)
     if status:
         draft.add_event("exit", text=status)
     return [draft]
+
+
+def _add_last_step(draft: SessionDraft, document: Any, *, model: str | None) -> bool:
+    """Add the last step if `history` ends before it: some versions keep it in `trajectory` only."""
+    steps = list_at(document, "trajectory")
+    last = dict_at(steps[-1] if steps else None)
+    written = [message for message in draft.messages if message.role == "assistant"]
+    response, action = text_at(last, "response"), text_at(last, "action").strip()
+    if len(steps) != len(written) + 1 or not response or not action:
+        return False
+    draft.makes_ids = True
+    call_id = draft.unique_id(f"step-{len(draft.messages)}")
+    draft.add("assistant", model, [Text(response), _written_call(call_id, action)])
+    draft.add_result(ToolResult(call_id, text_at(last, "observation")))
+    return True
 
 
 def _session_id(document: Any, path: Path) -> str:
@@ -80,7 +103,7 @@ def _add_message(
         action = text_at(message, "action")
         if not calls and action.strip():
             draft.makes_ids = True
-            calls = [ToolCall(f"step-{len(draft.messages)}", "bash", {"command": action.strip()})]
+            calls = [_written_call(f"step-{len(draft.messages)}", action.strip())]
         blocks: list[Block] = [Text(text)] if text else []
         draft.add("assistant", model, [*blocks, *calls])
         return [call.id for call in calls]
@@ -96,6 +119,14 @@ def _add_message(
     author, tag = (HUMAN, "") if is_task else (HARNESS, "meta")
     draft.add("user", author, [Text(text)], tag=tag)
     return []
+
+
+def _written_call(call_id: str, action: str) -> ToolCall:
+    """The call of an action that was written in text: a tool of the program, or a shell command."""
+    word, _, rest = action.partition(" ")
+    if word in _OWN_TOOLS:
+        return ToolCall(call_id, word, {"input": rest.strip()} if rest.strip() else {})
+    return ToolCall(call_id, "bash", {"command": action})
 
 
 def _call(call: Any, draft: SessionDraft) -> ToolCall:
