@@ -352,12 +352,24 @@ def measure(
                 "session": session_of[site_id],
                 "log_odds": values,
             }
+            if bare:
+                logits_V = student.model.get_output_embeddings()(hidden_ND[0])
+                record["writes"] = choice(int(logits_V.argmax()), contexts[0], view.decisions)
             out.write(json.dumps(record) + "\n")
             out.flush()
             records.append(record)
             if number % 10 == 9:
                 print(f"{name}: {number + 1} sites, {time.monotonic() - began:.0f} s", flush=True)
     return records, number + 1
+
+
+def choice(token_id: int, row: ScoredRow, decisions: Sequence[DecisionTokens]) -> str:
+    """Whether the token written at the first decision of a bare row is "right", "wrong" (the log's)
+    or "neither"."""
+    right_ids = next(d.right_ids for d in decisions if d.fork is not None)
+    if token_id in right_ids:
+        return "right"
+    return "wrong" if token_id == row.token_ids[0] else "neither"
 
 
 def _with_texts(hints: Sequence[Hint], path: Path) -> list[Hint]:

@@ -8,8 +8,9 @@ The folders and the split by repository are those of real_hints.py, which must h
 work folder holds the held-out sites. Arms: `hint` (the hint channel and lm_ce), `focus` (the same,
 narrowed to the tokens of the decision), and a placebo of each, with the hints of other sites. Each
 is a run of `recompose train` on the sessions of "train" alone, merged and then scored without any
-hint at the held-out sites: log-odds of right against wrong at the decision. Arms that are there are
-not trained again. Writes benchmarks/results/real_logs.json.
+hint at the held-out sites: log-odds of right against wrong at the decision, and the token that it
+would write there: does it repeat the mistake? Arms that are there are not trained again. Writes
+benchmarks/results/real_logs.json.
 
 A processor without bfloat16 instructions takes a minute or more for a step in float32, and far
 longer in bfloat16: give --dtype float32 there, and another --json, since rows of two precisions may
@@ -48,6 +49,10 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "focus": ("--train.hint.focus", "decision"),
     "focus_placebo": ("--train.hint.focus", "decision", "--train.placebo", "shuffled_hints"),
 }
+LOG_ODDS, WRITES = "log_odds", ("right", "wrong")
+MEASURED = (LOG_ODDS, *WRITES)
+"""What is compared at a site: the log-odds, and whether the most probable token there leads on to
+something right or is the log's wrong one."""
 PLACEBO = {"hint": "placebo", "focus": "focus_placebo"}
 SETTINGS = """# Settings of benchmarks/real_logs.py
 [student]
@@ -149,6 +154,11 @@ def differences(
     }
 
 
+def _mean(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean over the seeds of an arm, site by site."""
+    return {site: sum(of[site] for of in values) / len(values) for site in values[0]}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prepare, train, merge, score, write; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -181,11 +191,11 @@ def main(arguments: Sequence[str]) -> int:
         for arm in options.arms:
             students[f"{arm}-{seed}"] = train(project, arm, seed)
             print(f"real: {arm}-{seed} is trained ({time.monotonic() - began:.0f} s)", flush=True)
-    measured: dict[str, dict[str, float]] = {}
+    measured: dict[str, dict[str, dict[str, float]]] = {what: {} for what in MEASURED}
     clusters: dict[str, str] = {}
     for name, student in students.items():
         records, _ = measure(
-            f"bare-{name}",
+            f"bare-{options.dtype}-{name}",
             str(student),
             family,
             work=options.hints_work,
@@ -195,15 +205,24 @@ def main(arguments: Sequence[str]) -> int:
             max_tokens=SCORED_TOKENS,
             dtype=options.dtype,  # as it was trained
         )
-        measured[name] = {r["site"]: r["log_odds"][NONE] for r in records}
+        measured[LOG_ODDS][name] = {r["site"]: r["log_odds"][NONE] for r in records}
+        for what in WRITES:
+            measured[what][name] = {r["site"]: float(r["writes"] == what) for r in records}
         clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
         print(f"real: {name} is scored ({time.monotonic() - began:.0f} s)", flush=True)
+    for of in measured.values():
+        of |= {arm: _mean([of[f"{arm}-{seed}"] for seed in options.seeds]) for arm in options.arms}
     pairs = [(f"{arm}-{seed}", BEFORE) for seed in options.seeds for arm in options.arms]
     pairs += [
         (f"{arm}-{seed}", f"{placebo}-{seed}")
         for seed in options.seeds
         for arm, placebo in PLACEBO.items()
         if {arm, placebo} <= set(options.arms)
+    ]
+    pairs += [
+        (a, b)
+        for a, b in [*((arm, BEFORE) for arm in options.arms), *PLACEBO.items()]
+        if {a, b} <= measured[LOG_ODDS].keys()
     ]
     value = {
         "about": {
@@ -215,8 +234,17 @@ def main(arguments: Sequence[str]) -> int:
             "scored_tokens": SCORED_TOKENS,
             "minutes": round((time.monotonic() - began) / 60, 1),
         },
-        "differences": [differences(measured, clusters, a, b) for a, b in pairs],
-        "log_odds": measured,
+        "differences": [
+            {"what": what} | differences(of, clusters, a, b)
+            for what, of in measured.items()
+            for a, b in pairs
+        ],
+        "shares": {
+            what: {name: round(sum(of.values()) / len(of), 4) for name, of in students_of.items()}
+            for what, students_of in measured.items()
+            if what in WRITES
+        },
+        "log_odds": {name: measured[LOG_ODDS][name] for name in students},
     }
     options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")
     print(f"real: wrote {options.json}")

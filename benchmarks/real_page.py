@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from real_logs_section import logs_in_words, logs_section, seeds_of
 from real_messages_section import messages_in_words, messages_section
 from real_signals_section import signals_section, twins_in_words
-from real_tables import interval, table
+from real_tables import in_words, interval, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs") / "evidence_real.md"
@@ -81,7 +82,8 @@ What was changed after a first look:
 
 def render(root: Path) -> str:
     """The text of the page."""
-    hints, logs = _read(root, "real_hints"), _read(root, "real_logs")
+    hints = _read(root, "real_hints")
+    logs = [v for name in ("real_logs", "real_logs_float32") if (v := _read(root, name))]
     workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
     worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
@@ -109,7 +111,9 @@ def render(root: Path) -> str:
         if twins and first and signals
         else _not_run("real_signals.py", "mistakes that no tool reports")
     )
-    parts.append(_logs(logs) if logs else _not_run("real_logs.py", "training on public sessions"))
+    parts.append(
+        logs_section(logs) if logs else _not_run("real_logs.py", "training on public sessions")
+    )
     parts.append(
         _workshop(workshop, gemma)
         if workshop
@@ -118,7 +122,7 @@ def render(root: Path) -> str:
     return "\n".join(parts)
 
 
-def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> list[str]:
+def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) -> list[str]:
     """What a model of this size did and did not do, in sentences with the numbers of the files."""
     sentences = []
     for name, model in (hints or {"models": {}})["models"].items():
@@ -126,19 +130,12 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> li
         neutral, others = (rows["held_out", "all", f"{NOW} - {base}"] for base in (NEUTRAL, OTHERS))
         sentences.append(
             f"With a hint in its context, {name}"
-            f" {_in_words(neutral, _MOVES)} the right decision at mistakes in held-out"
+            f" {in_words(neutral, _MOVES)} the right decision at mistakes in held-out"
             f" repositories: {interval(neutral)} in log-odds over text without information in"
             f" the same place, {interval(others)} over the hints of other sites"
             f" ({neutral['n']} sites)."
         )
-    for d in (logs or {"differences": ()})["differences"]:
-        if "placebo" in d["b"]:
-            arm, _, seed = d["a"].rpartition("-")
-            sentences.append(
-                f"Trained for {logs and logs['about']['steps']} steps on other repositories,"
-                f" {_TRAINED[arm]} (seed {seed}), SmolLM2 {_in_words(d, _DECIDES)} its placebo;"
-                f" both are scored without a hint: {interval(d)}."
-            )
+    sentences += logs_in_words(logs)
     if workshop is None:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
     for d in _successes(workshop) if workshop else ():
@@ -146,7 +143,7 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> li
             seeds = len(workshop["about"]["seeds_done"]) if workshop else 0
             sentences.append(
                 "Trained in the workshop with all three channels, the warmed-up student"
-                f" {_in_words(d, _SOLVES)} its placebo: {interval(d)} of the tasks"
+                f" {in_words(d, _SOLVES)} its placebo: {interval(d)} of the tasks"
                 f" ({d['n']} tasks, {seeds} training seed{'s' if seeds != 1 else ''})."
             )
     sentences.append("No real model is shown to have become a better coding agent.")
@@ -155,7 +152,7 @@ def _summary(hints: Json | None, logs: Json | None, workshop: Json | None) -> li
 
 def _what_was_run(
     hints: Json | None,
-    logs: Json | None,
+    logs: Sequence[Json],
     workshop: Json | None,
     gemma: Json | None,
     worded: Json | None,
@@ -180,17 +177,19 @@ def _what_was_run(
         set((hints or {"models": {}})["models"]) - set((worded or {}).get("models", ()))
     ):
         missing.append(f"several wordings of a hint, on {_listed(rest)}")
-    if logs:
-        seeds = _seeds_of_logs(logs)
-        done.append(f"SmolLM2 trained on public sessions, with {_seeds_in_words(seeds)}")
-        if len(seeds) < len(SEEDS):
-            rest = sorted(set(SEEDS) - set(seeds))
-            missing.append(
-                f"the training on public sessions with {_seeds_in_words(rest)}{_cost_of_logs(cost)}"
-            )
+    for value in logs:
+        done.append(
+            f"SmolLM2 trained on public sessions in {value['about'].get('dtype', 'bfloat16')}, with"
+            f" {_seeds_in_words(seeds_of(value))}"
+        )
+    if rest := sorted(set(SEEDS) - {seed for value in logs for seed in seeds_of(value)}):
         missing.append(
-            "what the students of that training would write at the mistakes (recurrence): their"
-            " log-odds were computed, but no text was sampled"
+            f"the training on public sessions with {_seeds_in_words(rest)}{_cost_of_logs(cost)}"
+        )
+    if logs:
+        missing.append(
+            "whole messages of the students of that training: only the token at the decision was"
+            " looked at"
         )
     rows = {row["name"]: [*row["by_seed"]] for row in (workshop or {"rows": ()})["rows"]}
     if rows:
@@ -254,10 +253,6 @@ def _cost_of_gemma(gemma: Json | None, workshop: Json | None) -> str:
     )
 
 
-def _seeds_of_logs(logs: Json) -> list[str]:
-    return sorted({d["a"].rpartition("-")[2] for d in logs["differences"]})
-
-
 def _seeds_in_words(seeds: Sequence[object]) -> str:
     """Example: "seed 11", "the seeds 11, 12"."""
     names = ", ".join(map(str, seeds))
@@ -271,16 +266,6 @@ def _listed(names: Sequence[str]) -> str:
 
 _MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
 _SOLVES = ("solves more than", "solves fewer than", "is not shown to solve more or fewer than")
-_TRAINED = {"hint": "with hints", "focus": "with hints, on the decision's tokens only"}
-_DECIDES = ("decides better than", "decides worse than", "is not shown to decide differently from")
-
-
-def _in_words(row: Json, words: tuple[str, str, str]) -> str:
-    """What an interval supports: above zero, below zero, or neither."""
-    above, below, neither = words
-    if row["low"] is not None and row["low"] > 0:
-        return above
-    return below if row["high"] is not None and row["high"] < 0 else neither
 
 
 def _read(root: Path, name: str) -> Json | None:
@@ -447,26 +432,6 @@ def _wordings_in_words(value: Json | None) -> list[str]:
         if row["contrast"] == f"{wording}/system - {NEUTRAL}"
         if row["high"] is not None and row["high"] < 0
     ]
-
-
-def _logs(value: Json) -> str:
-    about = value["about"]
-    lines = [
-        (d["a"], d["b"], str(d["n"]), str(d["sessions"]), interval(d)) for d in value["differences"]
-    ]
-    seeds = _seeds_of_logs(value)
-    head = ("student", "against", "sites", "sessions", "log-odds of right against wrong, no hint")
-    return (
-        "## Training on public sessions, measured on other repositories\n\n"
-        f"SmolLM2, LoRA of rank 16 on {about.get('dtype', 'bfloat16')}, {about['steps']} steps of 4"
-        f" windows of {about['max_tokens']} tokens (hint 1, lm_ce .3), on the repositories of"
-        " *train*. The table shows what the merged student would decide at the held-out sites,"
-        f" without any hint, in windows of {about['scored_tokens']} tokens. `focus` trains the hint"
-        " channel on the decision's"
-        " tokens only; a placebo has the hints of other sites. The number after a name is the"
-        f" training seed (so far {', '.join(seeds)}). The intervals cover other sessions, but"
-        " not other training runs.\n\n" + table(head, lines)
-    )
 
 
 def _workshop(value: Json, gemma: Json | None) -> str:

@@ -29,3 +29,15 @@ def interval(row: Mapping[str, Any] | None) -> str:
     if row["low"] is None:
         return f"{row['mean']:+.2f} (one session)"
     return f"{row['mean']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+
+
+def in_words(row: Mapping[str, Any], words: tuple[str, str, str]) -> str:
+    """What an interval supports: above zero, below zero, or neither.
+
+    >>> in_words({"low": -0.1, "high": 0.2}, ("more", "less", "not shown to differ"))
+    'not shown to differ'
+    """
+    above, below, neither = words
+    if row["low"] is not None and row["low"] > 0:
+        return above
+    return below if row["high"] is not None and row["high"] < 0 else neither

@@ -157,13 +157,21 @@ def mutated(text: str, change: Change) -> str:
     if not change.file.endswith(".py"):
         return _replaced(text, change)
     tree = ast.parse(text)
+    after = changed_source(tree, change)
+    if not change.within:
+        return after
+    statements, index = find_definition(tree, change.within)
+    statements[index : index + 1] = ast.parse(after).body
+    return ast.unparse(tree)
+
+
+def changed_source(tree: ast.Module, change: Change) -> str:
+    """The source of the definition that a change is within, after it, or of the whole file; raises
+    LostPlace. The tree stays as it was."""
     if not change.within:
         return _replaced(ast.unparse(tree), change)
     statements, index = find_definition(tree, change.within)
-    statements[index : index + 1] = ast.parse(
-        _replaced(ast.unparse(statements[index]), change)
-    ).body
-    return ast.unparse(tree)
+    return _replaced(ast.unparse(statements[index]), change)
 
 
 def _replaced(text: str, change: Change) -> str:

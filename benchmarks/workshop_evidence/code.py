@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ def code_sha256(root: Path) -> str:
     ).hexdigest()
 
 
+@cache
 def _digest(text: str) -> str:
-    """A hash of the syntax tree without docstrings.
+    """A hash of the syntax tree without docstrings; kept, since a check asks several times.
 
     >>> _digest("def f():\\n    'one'\\n    return 1  # why") == _digest("def f(): return 1")
     True

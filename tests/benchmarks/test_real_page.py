@@ -14,15 +14,6 @@ from benchmarks import real_page
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def real_hints() -> ModuleType:
-    """The script, which imports its neighbours by their own names."""
-    pytest.importorskip("torch", reason="the script runs models")
-    import real_hints  # pyright: ignore[reportMissingImports]
-
-    return real_hints
-
-
 def test_the_page_that_ships_is_what_its_files_say() -> None:
     assert real_page.main(["--check"]) == 0
 

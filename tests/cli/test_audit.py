@@ -27,7 +27,7 @@ from tests.cli.agent_logs import (
     sessions_on,
 )
 from tests.cli.test_verbs import without_torch
-from tests.cli.workspace import HOSTILE, files, recompose
+from tests.cli.workspace import HOSTILE, CliResult, files, recompose
 
 WEEKS = ("2026-10-05", "2026-10-06", "2026-10-13", "2026-10-20", "2026-10-27", "2026-11-03")
 
@@ -59,6 +59,11 @@ def digests(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def said(result: CliResult) -> str:
+    """The error without the box around it."""
+    return " ".join(result.err.replace("│", " ").split())
 
 
 def labelled(out: str, label: str) -> str:
@@ -382,6 +387,7 @@ def test_since_and_project_choose_sessions_and_the_store_keeps_all(machine: Path
     assert (bank["sessions"], bank["rate"]["mistakes"]) == (1, 2)
     nothing = recompose("audit", "--project", "nowhere", cwd=here(machine))
     assert nothing.code == 1 and "no session is left" in nothing.err
+    assert "7 sessions, of shop, bank" in said(nothing)
     assert "--project nowhere" in nothing.err and "--since" not in nothing.err
     assert recompose("audit", "--since", "soon", cwd=here(machine)).code == 2
 
@@ -405,6 +411,35 @@ def test_a_machine_without_logs_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     result = recompose("audit", cwd=tmp_path)
     assert result.code == 1 and "no logs of an agent on this machine" in result.err
     assert "recompose audit PATH" in result.err
+    for folder in (
+        "/.claude/projects",
+        "~/.codex/sessions",
+        "~/.gemini/tmp",
+        "Roo Code in VS Code",
+    ):
+        assert folder in said(result), "every agent's folder was looked at"
+
+
+def test_a_choice_that_leaves_nothing_names_what_there_is(machine: Path) -> None:
+    for folder in ("bank", "banking-api", "zoo"):
+        sessions_on(("2026-11-03",), to=machine / ".claude" / "projects", folder=folder)
+    future = recompose("audit", "--since", "2027-01-01", cwd=here(machine))
+    assert future.code == 1 and "no session since 2027-01-01" in said(future)
+    assert "9 sessions; the newest ended on 2026-11-03: --since 2026-11-03" in said(future)
+    both = recompose("audit", "--since", "2027-01-01", "--project", "shop", cwd=here(machine))
+    assert "the newest of shop ended on 2026-11-03" in said(both)
+    near = said(recompose("audit", "--project", "banks", cwd=here(machine)))
+    assert "9 sessions, of bank, banking-api and 2 others" in near
+
+
+def test_files_that_are_no_logs_are_named_or_counted(machine: Path) -> None:
+    folder = machine / "mixed"
+    sessions_on(("2026-11-03",), to=folder)
+    (folder / "notes.md").write_text("hello", "utf-8")
+    named = recompose("audit", str(folder), str(folder / "notes.md"), cwd=here(machine))
+    assert labelled(named.out, "skipped").startswith("notes.md: damaged")
+    assert labelled(named.out, "not read") == "1 file of another kind (.md 1)"
+    assert " not read " not in recompose("audit", cwd=here(machine)).out, "nobody named a folder"
 
 
 def test_a_store_of_an_earlier_version_gets_its_times_and_tokens(machine: Path) -> None:

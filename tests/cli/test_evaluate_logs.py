@@ -4,6 +4,7 @@ after it, and the refusals."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.jsonl import write_lines
-from composer_replication.tokens.split import is_held_out
+from composer_replication.evaluation.power import smallest_difference
+from composer_replication.tokens.split import is_held_out, unit_number
 from tests.cli.workspace import CliResult, files, recompose
 from tests.rollouts.logged import hint, session, site
 
@@ -95,6 +97,41 @@ def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show
     )
     none = recompose("evaluate", "--logs", cwd=tmp_path)
     assert none.code == 0 and "0 mistakes" in read(none) and "held_out.fraction = 0.2" in read(none)
+
+
+def test_build_says_if_the_held_out_mistakes_are_too_few_and_which_share_is_enough(
+    tmp_path: Path,
+) -> None:
+    """Two held-out mistakes beside 31 in training sessions can show nothing, after a training."""
+    names = [f"s{n:02d}" for n in range(33)]
+    work = tmp_path / "recompose"
+    write_sessions(
+        work / "sessions.jsonl", [session(name=n, repository=f"acme/{n}") for n in names]
+    )
+    write_lines(work / "sites.jsonl", [record_to_json(site(name=n)) for n in names])
+    write_lines(work / "hints.jsonl", [record_to_json(hint(name=n)) for n in names])
+    numbers = sorted(unit_number(f"acme/{n}") for n in names)
+    two = ("--held_out.fraction", f"{(numbers[1] + numbers[2]) / 2}")
+    said = read(recompose("build", *two, "--dry-run", cwd=tmp_path))
+    line = r"few 2 mistakes held out, too few to show any change; 31 in training sessions: set"
+    (fraction,) = re.findall(rf"{line} held_out.fraction = ([\d.]+)", said)
+    more = ("--held_out.fraction", fraction)
+    value = recompose("build", *more, "--dry-run", "--json", cwd=tmp_path).value["evaluable"]
+    enough = smallest_difference(value["sites"], clusters=value["sites"])
+    assert not value["too_few"] and enough is not None and value["left_out"]["training"] > 20
+    assert " few " not in read(recompose("build", *more, "--dry-run", cwd=tmp_path))
+    most = max(n for n in range(2, 20) if smallest_difference(n, clusters=n) is None)
+    for num, too_few in ((most, True), (most + 1, False)):
+        share = ("--held_out.fraction", f"{(numbers[num - 1] + numbers[num]) / 2}")
+        value = recompose("build", *share, "--dry-run", "--json", cwd=tmp_path).value["evaluable"]
+        assert (value["sites"], value["too_few"]) == (num, too_few)
+
+
+def test_more_logs_are_asked_for_where_no_share_holds_out_enough(tmp_path: Path) -> None:
+    fill(tmp_path / "recompose")
+    said = read(recompose("build", *HELD, "--dry-run", cwd=tmp_path))
+    assert f"{len(OUT)} mistakes held out, too few to show any change" in said
+    assert "no share up to half does; only more logs help" in said
 
 
 def test_build_and_a_dry_run_say_how_many_sites_fit_and_what_would_help(tmp_path: Path) -> None:

@@ -99,6 +99,18 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
+def test_ingest_says_how_many_of_the_calls_subagents_made(logs: Path, tmp_path: Path) -> None:
+    """A count of the log's own records does not find those that stand in `progress` records."""
+    calls = [call("toolu_s1", "Read", file_path="a.py"), call("toolu_s2", "Read", file_path="b.py")]
+    side = json.loads(assistant("side", "m1", *calls))
+    side |= {"isSidechain": True, "agentId": "a1"}
+    (logs / "agent-a1.jsonl").write_text(json.dumps(side) + "\n", "utf-8")
+    result = recompose("ingest", "logs", "--json", cwd=tmp_path)
+    assert (result.value["calls"], result.value["subagent_calls"]) == (4, 2)
+    out = recompose("ingest", "logs", "-o", "again", cwd=tmp_path).out
+    assert "4 tool calls, 2 of them by subagents\n" in out
+
+
 def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_path: Path) -> None:
     result = recompose("ingest", "logs", cwd=tmp_path)
     assert (result.code, result.err) == (0, "")

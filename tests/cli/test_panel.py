@@ -104,7 +104,7 @@ def test_what_follows_the_last_step_is_shown_until_it_is_over(
 ) -> None:
     panel, console = plain
     with panel:
-        panel.progress(lambda: "forward and backward: part 1 of 2")
+        panel.progress(lambda: "part 1 of 2, backward, eta 9s")
         panel({**STEP, "step": 4})
         assert drawn(panel, console)[0].endswith("eta 0s")
         panel.progress(lambda: "token probe: 3 of 16 rows, eta 1m15s")

@@ -404,7 +404,7 @@ def test_where_nobody_answers_nothing_is_written_over_what_was_there(
         some = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
         assert (
             some.code == 0
-            and "calls brought no answer: run it again to ask for these alone"
+            and "calls brought no answer: run it again to ask for no others"
             in " ".join(some.out.split())
         )
 

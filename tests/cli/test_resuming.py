@@ -331,13 +331,13 @@ def test_an_import_that_turns_a_ctrl_c_into_another_error_is_still_an_interrupt(
 def test_a_step_that_takes_long_says_what_it_is_at(tmp_path: Path) -> None:
     out = io.StringIO()
     with Steps(job_on(Console(file=out, width=120), tmp_path), every_s=0.05) as steps:
-        steps.progress(lambda: "forward and backward: part 3 of 12")
+        steps.progress(lambda: "part 3 of 12, backward, eta 30s")
         time.sleep(0.3)
         steps({"step": 1})
         steps.progress(lambda: "playing 4 rollouts: 7 tokens written")
         time.sleep(0.3)
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith(" ...      step 1 of 4: forward and backward: part 3 of 12 (")
+    assert lines[0].startswith(" ...      step 1 of 4: part 3 of 12, backward, eta 30s (")
     assert any(
         line.startswith(" ...      step 2 of 4: playing 4 rollouts: 7 tokens written (")
         for line in lines

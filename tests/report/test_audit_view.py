@@ -12,6 +12,7 @@ import pytest
 from composer_replication.core.codec import decode_session, encode_session
 from composer_replication.core.site import Site
 from composer_replication.core.trace import (
+    Parent,
     Segment,
     Session,
     SourceRef,
@@ -22,6 +23,7 @@ from composer_replication.core.trace import (
     TurnUsage,
 )
 from composer_replication.report.audit_counts import MAX_SECONDS, message_spends
+from composer_replication.report.audit_sentences import sentences
 from composer_replication.report.audit_view import AuditView, view_of
 from composer_replication.report.rates import MIN_SESSIONS, rate_change, rate_of
 from composer_replication.report.spend import list_price, usd_of
@@ -81,6 +83,20 @@ def a_mistake(turn: int, call: str, *, session: str = "s1") -> Site:
 def dated(rates: list[int], calls: int = 50) -> list[tuple[float, tuple[int, int]]]:
     """One session a day, with these mistakes."""
     return [(START + day * DAY, (mistakes, calls)) for day, mistakes in enumerate(rates)]
+
+
+def test_calls_of_subagents_are_named_in_the_first_sentence() -> None:
+    main = a_session(a_message(10.0, "c1", "c2"), a_result(20.0, "c1"))
+    sub = a_session(a_message(10.0, "c3"), name="s1.agent-1")
+    sub = replace(sub, parent=Parent(session_id="s1", call_id="c2"))
+    alone = view_of([(main, [a_mistake(0, "c1")])])
+    assert "in 2 tool calls (50.0 per 100), in 1 of 1 session, " in sentences(alone)[0]
+    both = view_of([(main, [a_mistake(0, "c1")]), (sub, [])])
+    assert (both.subagents, both.subagent_calls) == (1, 1)
+    said = "in 1 of 2 sessions (1 of a subagent, with 1 of the calls), "
+    assert said in sentences(both)[0]
+    clean = view_of([(a_session(a_message(10.0, "c1")), [])])
+    assert sentences(clean)[0] == "No mistaken message was found in 1 tool call of 1 session."
 
 
 def test_a_rate_is_of_totals_and_its_interval_is_over_sessions() -> None:

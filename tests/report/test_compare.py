@@ -26,11 +26,25 @@ def test_both_runs_stand_in_the_sentence_the_table_and_the_curves(tmp_path: Path
     assert "-a: 31 % to 59 %; " in page.text and "-b: not evaluated." in page.text
     runs = page.text_of["runs"]
     assert "0.588 [0.528, 0.648]" in runs and "better" in runs and "not evaluated" in runs
-    assert APART_NOTE in page.text
+    assert APART_NOTE.replace("`", "") in page.text
     names = [a["data-name"] for a in page.of_class("line") if "data-name" in a]
     assert {name[-1] for name in names} == {"a", "b"} and names.count(names[0]) == names.count(
         names[1]
     )
+
+
+def test_a_stopped_run_and_a_command_are_written_for_people(tmp_path: Path) -> None:
+    """It said "stopped:interrupted", and showed the backticks of the terminal's text."""
+    run, other = a_run(tmp_path), a_run(tmp_path)
+    run.update(state="stopped:interrupted")
+    for view in (run_report(run.path), run_report(other.path)):
+        text = run_page(view)
+        assert "`" not in Page(text).text and "<code>recompose evaluate</code>" in text
+    text = compare_page([run_report(run.path), run_report(other.path)])
+    page = Page(text)
+    assert "`" not in page.text and "stopped:" not in page.text
+    assert "interrupted" in page.text_of["runs"]
+    assert "<code>recompose evaluate A --against b=B</code>" in text
 
 
 def test_an_evaluation_on_logs_is_an_evaluation(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -472,16 +473,23 @@ def test_the_baseline_runs_in_shares_of_whole_files_and_misses_none(
 
 
 def test_every_committed_mutant_has_its_place_and_its_tests(repository_root: Path) -> None:
+    trees: dict[str, ast.Module] = {}
     for path in sorted((repository_root / "tests" / "mutants").glob("*.toml")):
         mutant = mutants.read_mutant(path)
         assert mutant.why and mutant.tests and mutant.changes, path.name
         for node in mutant.tests:
             assert (repository_root / node.split("::")[0]).exists(), f"{path.name}: {node}"
-        texts: dict[str, str] = {}
+        for change in mutant.changes:
+            assert change.search != change.replace, path.name
+        (first, *others), texts = mutant.changes, dict[str, str]()
+        if not others and first.file.endswith(".py"):  # most: the file need not be written again
+            if first.file not in trees:
+                trees[first.file] = ast.parse((repository_root / first.file).read_text("utf-8"))
+            ast.parse(mutants.changed_source(trees[first.file], first))
+            continue
         for change in mutant.changes:
             text = texts.get(change.file) or (repository_root / change.file).read_text("utf-8")
             texts[change.file] = mutants.mutated(text, change)
-            assert texts[change.file] != text, path.name
 
 
 def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from composer_replication.losses.total import total_loss
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
+from composer_replication.training import step as step_module
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.run.checkpoint import training_settings
@@ -516,6 +518,45 @@ def test_lora_trains_only_adapters_and_its_teacher_is_the_start(tmp_path: Path) 
     assert [row["student"] for row in first] != [row["student"] for row in last]
     saved = load_file(str(run.checkpoint(3) / "adapter_model.safetensors"))
     assert saved and all("lora_" in name for name in saved)
+
+
+def test_the_parts_of_a_step_are_counted_over_all_its_passes(tmp_path: Path) -> None:
+    """The passes of one step had one name, and the count began again with each."""
+    work: list[tuple[str, ...]] = []
+    phases: list[Callable[[], str]] = []
+    forwards = step_module.run_passes
+
+    def seen(*args: Any) -> Any:
+        part, name, left = phases[-1]().split(", ")
+        work.append((part, name, left))
+        return forwards(*args)
+
+    config = make_config(steps=2, probe_sites=0, **ALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_module, "run_passes", seen)
+        run = make_run(tmp_path, config)
+        train(
+            config,
+            student=make_student(),
+            examples=EXAMPLES,
+            pairs=PAIRS,
+            run=run,
+            on_progress=phases.append,
+        )
+    first_step = work[: next(i for i in range(1, len(work)) if work[i][0].startswith("part 1 "))]
+    assert [part for part, _, _ in first_step] == [
+        f"part {n} of {len(first_step)}" for n in range(1, len(first_step) + 1)
+    ]
+    assert list(dict.fromkeys(name for _, name, _ in first_step)) == [
+        "first norms",
+        "norm of lm_ce",
+        "norm of hint",
+        "norm of preference",
+        "backward",
+    ]
+    measuring = [left == "eta measuring" for _, _, left in first_step]
+    assert measuring == [True] + [False] * (len(first_step) - 1)
+    assert {name for _, name, _ in work[len(first_step) :]} == {"backward"}, "means are kept"
 
 
 @pytest.mark.parametrize(("sites", "probed"), [(0, set[int]()), (1, {0, 1})])

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from composer_replication.cli.audit_nothing_left import nothing_left
 from composer_replication.cli.audit_reading import read_into_store
 from composer_replication.cli.audit_store import (
     RULES,
@@ -28,11 +29,9 @@ from composer_replication.cli.sites import write_sites
 from composer_replication.cli.sites_of_before import sites_hold
 from composer_replication.cli.sites_verdicts import show_verdicts
 from composer_replication.core.codec import read_sites
-from composer_replication.core.errors import DataError
 from composer_replication.core.files import write_text
 from composer_replication.report.audit_sentences import rules_markdown
 from composer_replication.report.audit_view import AuditView, audit_view
-from composer_replication.report.html import plural
 
 _AGO = re.compile(r"(\d{1,4})([dw])")
 
@@ -81,13 +80,7 @@ def audit_command(
         write_sites(job, on_session=lambda count: progress(count, total), reuse=True)
     view = audit_view(job.work, since=first_day, project=project)
     if not view.sessions:
-        chosen = {"--since": since, "--project": project}
-        raise DataError(
-            "no session is left",
-            where=" ".join(f"{flag} {value}" for flag, value in chosen.items() if value)
-            or str(job.sessions),
-            fix=f"choose less strictly; the store holds {plural(read['stored'], 'session')}",
-        )
+        raise nothing_left(job, since=since, project=project, first_day=first_day)
     look = _look_at(job, view)
     print_log_audit(job.screen, view, look=look)
     reader = show_verdicts(job)

@@ -7,7 +7,7 @@ from typing import Any
 
 from composer_replication.cli.hints_audit_plan import Progress
 from composer_replication.cli.ingest_logs import ingest_logs
-from composer_replication.cli.ingest_text import left_out
+from composer_replication.cli.ingest_text import left_out, not_read_text
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import raw_sessions
 from composer_replication.core.errors import DataError
@@ -16,6 +16,8 @@ from composer_replication.data.ingestion.find_logs import (
     LogFile,
     default_folders,
     find_logs,
+    looked_in,
+    other_files,
 )
 from composer_replication.report.html import plural
 
@@ -54,6 +56,8 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
     for name, text in left_out(done.reports).items():
         if name != "unknown" or job.screen.verbose:
             job.screen.labelled(name, text, style="dim")
+    if others := not_read_text(other_files(named)) if named else "":
+        job.screen.labelled("not read", others, style="dim")
     if not stored:
         raise DataError(
             "no session in these files", where=folders, fix="give other files: recompose audit PATH"
@@ -81,7 +85,7 @@ def _find(job: Job, named: list[str]) -> tuple[LogFile, ...]:
             return ()
         raise DataError(
             "no logs of an agent on this machine",
-            where=", ".join(map(str, default_folders(os.environ))),
+            where=looked_in(os.environ),
             fix="give files or folders: recompose audit PATH ...",
         )
     return find_logs(named)

@@ -13,6 +13,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.report.html import plural
 
 STUDENT = "workshop_student"
 NUM_LOGS, SLACK = 192, 3
@@ -47,8 +48,8 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
     # one thread: floating-point sums depend on the number of threads
     torch.set_num_threads(1)
     job.screen.line(
-        f" record   {num_sessions} sessions of the student in {student}, as it is before any"
-        " training",
+        f" record   {plural(num_sessions, 'session')} of the student in {student}, as it is"
+        " before any training",
         style="bold",
     )
     tokenizer = load_tokenizer(str(student))
@@ -70,7 +71,7 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
         )
     left_out = ", ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
     job.screen.line(
-        f" wrote    {len(recorded.paths)} logs in Claude Code's format below {folder}"
+        f" wrote    {plural(len(recorded.paths), 'log')} in Claude Code's format below {folder}"
         + (f"; left out: {left_out}" if left_out else "")
     )
     return {"logs": len(recorded.paths), "left_out": dict(recorded.left_out)}

@@ -26,7 +26,8 @@ from composer_replication.cli.job import Job, settings_only
 from composer_replication.cli.memory_text import print_fit, window_fit
 from composer_replication.cli.next_step import NEEDED_TO_TRAIN, TRAIN_PACKAGES
 from composer_replication.core.errors import pip_install
-from composer_replication.data.ingestion.find_logs import default_folders
+from composer_replication.data.ingestion.find_logs import default_folders, looked_in
+from composer_replication.report.html import plural
 
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
@@ -134,11 +135,12 @@ def logs(job: Job) -> Finding:
     files = [f for at in folders for f in ([at] if at.is_file() else at.rglob("*.jsonl"))]
     folder_list = ", ".join(map(str, folders))
     if not files:
-        found = f"no .jsonl file in {folder_list}"
+        found = f"no .jsonl file in {folder_list if named else looked_in(os.environ)}"
         return Finding(name="logs", ok=False, found=found, fix="recompose demo")
     age_days = (time.time() - min(f.stat().st_mtime for f in files)) / 86400
-    age = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
-    return Finding(name="logs", ok=True, found=f"{len(files)} files in {folder_list}{age}")
+    oldest = f"the oldest is {plural(round(age_days), 'day')} old"
+    found = f"{plural(len(files), 'file')} in {folder_list}; {oldest}, the agent deletes logs"
+    return Finding(name="logs", ok=True, found=f"{found} after {KEPT_DAYS}")
 
 
 def disk(job: Job) -> Finding:

@@ -24,6 +24,7 @@ from composer_replication.core.config.rollout_settings import DEFAULT_ENV, Rollo
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
+from composer_replication.report.html import plural
 from composer_replication.report.logs_view import read_logs
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def evaluate_command(
         job.screen.line(f" note     {note}", style="yellow")
     notes = [*strange, *notes]
     job.screen.line(
-        f" {folder.path.name}: {settings.tasks} tasks of {metadata.title or env} for each of"
-        f" {', '.join(p.name for p in players)}"
+        f" {folder.path.name}: {plural(settings.tasks, 'task')} of {metadata.title or env} for"
+        f" each of {', '.join(p.name for p in players)}"
     )
     wrote = [folder.evaluation_json, *(folder.evaluated(player.name) for player in players)]
     if job.dry_run:
@@ -168,6 +169,6 @@ def _named(text: str) -> tuple[str, str]:
 
 def _tell(job: Job, shown: PlayerEpisodes) -> None:
     job.screen.detail(
-        f" played   {shown.name}: {len(shown.episodes)} episodes, weights"
+        f" played   {shown.name}: {plural(len(shown.episodes), 'episode')}, weights"
         f" {shown.weights_sha256[:12]}"
     )

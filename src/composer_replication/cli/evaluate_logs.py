@@ -20,6 +20,7 @@ from composer_replication.cli.next_step import next_step
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
+from composer_replication.report.html import plural
 from composer_replication.report.logs_view import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
 
@@ -94,7 +95,7 @@ def evaluate_on_logs(
         )
     fork_points = fork_points_of(restored)
     notes += [
-        f"{count} held-out sites left out: {reason} ({where})."
+        f"{plural(count, 'held-out site')} left out: {reason} ({where})."
         for reason, count in restored.num_lost.items()
     ]
     notes += [f"To judge at more sites: {remedy}"] if remedy else []
@@ -109,7 +110,9 @@ def evaluate_on_logs(
         play,
         players,
         workers=evaluation.workers,
-        on_played=lambda s: job.screen.detail(f" wrote    {s.name}: {len(s.forks)} messages"),
+        on_played=lambda s: job.screen.detail(
+            f" wrote    {s.name}: {plural(len(s.forks), 'message')}"
+        ),
     )
     table = logs_table(
         {row.name: row.forks for row in shown},

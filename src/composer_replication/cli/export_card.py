@@ -18,7 +18,7 @@ from composer_replication.models.adapter_folder import base_model
 from composer_replication.report.card import Card
 from composer_replication.report.evaluation_section import read_evaluation
 from composer_replication.report.logs_view import read_logs
-from composer_replication.report.run_view import run_view
+from composer_replication.report.run_view import run_view, state_text
 from composer_replication.tokens.artefact import EXAMPLES, META
 from composer_replication.tokens.split import is_held_out, resolve_split_unit
 
@@ -63,7 +63,7 @@ def card_of(
         notes=[
             *facts["notes"],
             *([f"the start: {weights}"] if (weights := run.info().get("weights")) else []),
-            f"checkpoint of step {player.steps}; the run is {view['state']}",
+            f"checkpoint of step {player.steps}; the run is {state_text(view['state'])}",
         ],
     )
 

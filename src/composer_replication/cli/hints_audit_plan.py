@@ -10,6 +10,7 @@ from typing import Any
 from composer_replication.cli.build_text import remedies
 from composer_replication.cli.job import Job
 from composer_replication.core.time_left import TimeLeft, eta
+from composer_replication.report.html import plural
 
 
 def listed(counts: Mapping[str, int]) -> str:
@@ -42,7 +43,7 @@ def show_audit_plan(job: Job, plan: dict[str, Any]) -> dict[str, Any]:
     screen = job.screen
     screen.line(
         f"\n dry run  the audit on {job.config.student.model} would measure"
-        f" {plan['messages']} messages; nothing was measured"
+        f" {plural(plan['messages'], 'message')}; nothing was measured"
     )
     screen.table(
         [(kind, count, plan["measurable"][kind]) for kind, count in plan["sites"].items()],
@@ -50,7 +51,7 @@ def show_audit_plan(job: Job, plan: dict[str, Any]) -> dict[str, Any]:
     )
     screen.line(f" messages in each position: {listed(plan['positions'])}")
     for position, count in plan["not_placed"].items():
-        screen.line(f" position {position!r}: {count} hints cannot be placed there")
+        screen.line(f" position {position!r}: {plural(count, 'hint')} cannot be placed there")
     show_not_built(job, plan["not_built"])
     return {"planned": plan}
 
@@ -59,8 +60,8 @@ def show_not_built(job: Job, not_built: Mapping[str, int]) -> None:
     """Print the hints that could not be built into a view, by reason, and the remedies."""
     if not_built:
         job.screen.line(
-            f" left out {sum(not_built.values())} hints that `build` would leave out too, with"
-            f" build.max_tokens = {job.config.build.max_tokens}:"
+            f" left out {plural(sum(not_built.values()), 'hint')} that `build` would leave out too,"
+            f" with build.max_tokens = {job.config.build.max_tokens}:"
             f" {listed(not_built)}",
             style="yellow",
         )

@@ -10,6 +10,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.config.student_settings import TINY
 from composer_replication.evaluation.audit_names import ALL, NUM_DONORS
 from composer_replication.evaluation.audit_verdict import KindVerdict, verdicts
+from composer_replication.report.html import plural
 
 NOTE = "a lower bound needs two sessions of a kind; below about ten the interval is too narrow"
 
@@ -43,7 +44,7 @@ def show_audit(job: Job, measured: dict[str, Any]) -> None:
     )
     for reason, count in measured["skipped"].items():
         if count:
-            screen.line(f" skipped  {count} sites: {reason}")
+            screen.line(f" skipped  {plural(count, 'site')}: {reason}")
     donors = measured["donors"]
     screen.line(
         f" donors   of {donors['sites']} messages: {donors['fewer']} with fewer than"

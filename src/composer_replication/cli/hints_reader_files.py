@@ -15,6 +15,7 @@ from composer_replication.core.trace import Session
 from composer_replication.data.hints.hint_reader import Reading
 from composer_replication.data.hints.reader_hints import DETECTOR, write_reader_hints
 from composer_replication.data.hints.rules import read_rules
+from composer_replication.report.html import plural
 
 ANSWERS = "reader_answers.jsonl"
 
@@ -73,8 +74,8 @@ def write_readings(
     }
     job.screen.table(sorted(counts.items()), head=("readings, and messages they name", "count"))
     job.screen.line(
-        f"\n {len(hints)} hints of the reader; {counts['new_sites']} sites that no rule had found"
-        f" were added to {job.sites.name}"
+        f"\n {plural(len(hints), 'hint')} of the reader; added to {job.sites.name}, as no rule had"
+        f" found them: {plural(counts['new_sites'], 'site')}"
     )
     if stopped is not None:
         job.screen.line(f" stopped  {stopped.what}; what was bought is kept", style="yellow")

@@ -94,7 +94,10 @@ def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterato
     for session in sessions:
         counts["sessions"] += 1
         counts["turns"] += len(session.turns)
-        counts["calls"] += sum(len(t.calls) for t in session.turns)
+        calls = sum(len(turn.calls) for turn in session.turns)
+        counts["calls"] += calls
+        if session.parent is not None:
+            counts["subagent_calls"] += calls
         yield session
 
 

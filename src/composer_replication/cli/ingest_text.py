@@ -62,7 +62,7 @@ def show_reading(
     more = f" in {plural(read, 'file')}, {several} of which hold several" if several else ""
     screen.line(
         f"\n {plural(counts['sessions'], 'session')}{more}  {plural(counts['turns'], 'turn')}"
-        f"  {plural(counts['calls'], 'tool call')}"
+        f"  {plural(counts['calls'], 'tool call')}{_by_subagents(counts)}"
     )
     if requests := sum(r.num_requests for r in reports):
         screen.line(
@@ -75,12 +75,32 @@ def show_reading(
         shown_files = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if files[3:] else "")
         screen.line(f" not held {text}: {shown_files}", style="dim")
     if others:
-        endings = ", ".join(
-            f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
-        )
-        what = plural(sum(others.values()), "file of another kind", "files of other kinds")
-        screen.line(f" not read {what} ({endings})")
+        screen.line(f" not read {not_read_text(others)}")
     screen.line(f" note     {RETENTION_NOTE}", style="dim")
+
+
+def not_read_text(others: Mapping[str, int]) -> str:
+    """How many files of other kinds stand beside the logs, by their endings; "" for none.
+
+    >>> not_read_text({".json": 2, "": 1})
+    '3 files of other kinds (.json 2, no ending 1)'
+    """
+    if not others:
+        return ""
+    endings = ", ".join(
+        f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
+    )
+    what = plural(sum(others.values()), "file of another kind", "files of other kinds")
+    return f"{what} ({endings})"
+
+
+def _by_subagents(counts: Mapping[str, int]) -> str:
+    """How many of the calls subagents made, e.g. ", 7 of them by subagents"; "" for none.
+
+    A log of Claude Code can hold them in the records of the session that started the subagent.
+    """
+    calls = counts.get("subagent_calls", 0)
+    return f", {calls} of them by subagents" if calls else ""
 
 
 def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.core.errors import ConfigError, DataError, first_line, need
 from composer_replication.core.redact import find_secrets
+from composer_replication.report.html import plural
 
 CARD = "README.md"
 MODEL_FILES = (
@@ -71,7 +72,7 @@ def push_command(
     job.screen.table(sizes, head=("file", "bytes"))
     job.screen.line(
         f" to       {endpoint}/{'' if kind == 'model' else 'datasets/'}{to}   ({kind},"
-        f" {len(files)} files, {size / 1e6:.1f} MB)"
+        f" {plural(len(files), 'file')}, {size / 1e6:.1f} MB)"
     )
     sent: dict[str, Any] = {"endpoint": endpoint, "to": to, "kind": kind, "files": files}
     if job.dry_run:

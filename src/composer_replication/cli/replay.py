@@ -16,7 +16,7 @@ from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
 from composer_replication.cli.replay_bill import explain_write_errors, settle_bookings
 from composer_replication.cli.replay_estimate import next_teachers, print_estimate
-from composer_replication.cli.replay_nobody import explain_nobody
+from composer_replication.cli.replay_nobody import estimate_nobody, explain_nobody
 from composer_replication.cli.replay_plan import ReplayPlan, open_plan
 from composer_replication.cli.replay_teachers import NoTeacherError
 from composer_replication.cli.replay_text import print_outcomes
@@ -78,6 +78,8 @@ def replay_command(
         try:
             plan = open_plan(job, settings, stack=stack, asking=asking)
         except NoTeacherError as error:
+            if estimate:
+                return estimate_nobody(job, settings)
             raise explain_nobody(job, settings, error) from error
         if not asking:
             return _estimate(job, plan)

@@ -11,6 +11,7 @@ from composer_replication.core.errors import ComposerError, NoSpaceError
 from composer_replication.core.site import Answer
 from composer_replication.data.replay.gather import Gathered
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
+from composer_replication.report.html import plural
 
 
 @contextmanager
@@ -68,8 +69,8 @@ def print_answers(job: Job, answers: Sequence[Answer], gathered: Gathered) -> No
         bill = bill_of(answers)
         job.screen.line(
             f" booked by our own count, or the worst case: ${bill['ours_usd']:.4f} for"
-            f" {bill['ours']} answers; by what the endpoint reported, where that was more:"
-            f" ${bill['endpoint_usd']:.4f} for {bill['endpoint']}. Tokens and cached are the"
+            f" {plural(bill['ours'], 'answer')}; by what the endpoint reported, where that was"
+            f" more: ${bill['endpoint_usd']:.4f} for {bill['endpoint']}. Tokens and cached are the"
             " endpoint's"
         )
     counts = ", ".join(f"{name} {count}" for name, count in gathered.counts.items())
@@ -91,8 +92,8 @@ def settle_bookings(job: Job, usd: float) -> int:
         before = ledger.totals()
         num, after = ledger.settle_lost(usd), ledger.totals()
     message = (
-        f" {num} calls that brought no answer were booked at ${before.lost_usd:.4f}, and are at"
-        f" ${after.lost_usd:.4f} now"
+        f" booked for {plural(num, 'call')} that brought no answer: ${after.lost_usd:.4f}, before"
+        f" ${before.lost_usd:.4f}"
     )
     job.screen.line(
         message if num else " no call that brought no answer is booked at its worst case"

@@ -13,6 +13,7 @@ from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.batch_queue import asks_in_batches
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from composer_replication.data.teachers.openai_compatible import batch_discount_of
+from composer_replication.report.html import plural
 
 
 def cost_per_step(bill: Bill) -> str:
@@ -22,7 +23,7 @@ def cost_per_step(bill: Bill) -> str:
     >>> asked = {"kimi": TeacherBill(calls=20, usd=0.5), "glm": TeacherBill(calls=20, usd=0.7)}
     >>> cost_per_step(Bill(sessions=3, steps=50, sites=9, prompts_too_long=0, teachers=asked,
     ...     no_pair={"no_evidence": 30}))
-    'about $0.06 a step; a pair can come of 20 of the 50 steps, so one costs $0.06 or more'
+    'about $0.06 a step; a pair can come of 20 of 50 steps, so one costs $0.06 or more'
     """
     possible = bill.steps - sum(bill.no_pair.values())
     if not bill.usd or not possible:
@@ -30,8 +31,8 @@ def cost_per_step(bill: Bill) -> str:
     each = bill.usd / possible
     shown = f"${each:.2f}" if each >= 0.005 else f"${each:.4f}"
     return (
-        f"about {shown} a step; a pair can come of {possible} of the {bill.steps} steps, so one"
-        f" costs {shown} or more"
+        f"about {shown} a step; a pair can come of {possible} of {plural(bill.steps, 'step')}, so"
+        f" one costs {shown} or more"
     )
 
 
@@ -75,7 +76,8 @@ def print_estimate(
     """Print the estimate as a table and return its numbers."""
     screen, batched = job.screen, batch_notes(teachers)
     screen.line(
-        f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes"
+        f" {plural(bill.sessions, 'session')}, {plural(bill.steps, 'step')} to ask about,"
+        f" {plural(bill.sites, 'mistake')} among them"
     )
     rows = [
         (
@@ -122,11 +124,16 @@ def print_estimate(
         )
     if bill.prompts_too_long:
         screen.line(
-            f" {bill.prompts_too_long} steps do not fit into replay.max_prompt_tokens and are"
-            " left out",
+            f" left out, as they do not fit into replay.max_prompt_tokens:"
+            f" {plural(bill.prompts_too_long, 'step')}",
             style="yellow",
         )
     screen.line(" an estimate: nothing was sent")
+    return {**estimate_numbers(bill, settings), "batches": list(batched), "sent": 0}
+
+
+def estimate_numbers(bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
+    """The bill as values of --json."""
     bills = {
         name: {
             "calls": b.calls,
@@ -150,6 +157,4 @@ def print_estimate(
         "most_usd": bill.most_usd,
         "max_usd": settings.max_usd,
         "teachers": bills,
-        "batches": list(batched),
-        "sent": 0,
     }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from composer_replication.cli.job import Job
+from composer_replication.cli.replay_estimate import estimate_numbers
 from composer_replication.cli.replay_plan import open_plan
+from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.data.replay.estimate import Bill
@@ -18,11 +21,52 @@ from composer_replication.report.html import plural
 SUGGESTED_USD = 2.0
 
 
-def explain_nobody(job: Job, settings: ReplaySettings, error: ConfigError) -> ConfigError:
-    """Print who can be asked about these logs, what a mistake costs, and the settings to write;
-    returns the error that ends the verb. `error` says what the scripted ones lack."""
-    screen, names = job.screen, list(DEFAULT_TEACHERS)
+def estimate_nobody(job: Job, settings: ReplaySettings) -> int:
+    """End an estimate without teachers: whom one could ask, what they would cost, what to do next.
+    Nothing is missing to say so, thus no error."""
+    names = list(DEFAULT_TEACHERS)
     bill = _bill_of(job, settings, names)
+    if bill is None:
+        found = plural(sum(1 for _ in read_sessions(job.sessions)), "session")
+        job.screen.line(f" {found}; the mistakes to ask about are not looked for yet")
+        next_command = job.command("sites")
+    else:
+        sessions, mistakes = plural(bill.sessions, "session"), plural(bill.sites, "mistake")
+        job.screen.line(f" {sessions}, {mistakes} to ask about")
+        teachers = f"--replay.teachers {shlex.quote(json.dumps(names))}"
+        next_command = job.command("replay", f"--estimate {teachers}")
+    print_offer(job, bill)
+    job.screen.line(" an estimate: no teacher is set, and nothing was sent")
+    # `teachers` are those that are set
+    numbers = {} if bill is None else {**estimate_numbers(bill, settings), "teachers": {}}
+    offered = {"chosen_on": CHOSEN_ON, "teachers": names}
+    return job.finish(
+        {**numbers, "offered": offered, "sent": 0}, wrote=[], next_command=next_command
+    )
+
+
+def explain_nobody(job: Job, settings: ReplaySettings, error: ConfigError) -> ConfigError:
+    """Print whom one could ask, and return the error that ends the verb. `error` says what the
+    scripted teachers lack."""
+    names = list(DEFAULT_TEACHERS)
+    print_offer(job, _bill_of(job, settings, names))
+    job.screen.line(
+        " Without the key, replay ends with an error before it sends anything. A model of your own"
+        " is a table [replay.teacher.NAME]; `recompose init --explain replay` has its settings."
+    )
+    return ConfigError(
+        f"nobody was asked, and nothing was sent: no teacher is set, and {error.what}",
+        where=error.where,
+        fix=(
+            f"set replay.teachers = {json.dumps(names)} and replay.max_usd, with the key in"
+            f" {_key_names()}; or leave replay out: the other channels do not need it"
+        ),
+    )
+
+
+def print_offer(job: Job, bill: Bill | None) -> None:
+    """Print who can be asked about these logs, what a mistake costs, and the settings to write."""
+    screen, names = job.screen, list(DEFAULT_TEACHERS)
     screen.line(
         "\n Replay asks other models what they would have done. That costs money, so nobody is"
         " asked until you name them."
@@ -54,18 +98,6 @@ def explain_nobody(job: Job, settings: ReplaySettings, error: ConfigError) -> Co
     screen.line(f" 2. export {_key_names()}=...    a key of openrouter.ai; never in a file")
     screen.line(
         f" 3. {job.command('replay', '--estimate')}    the bill; needs no key, sends nothing"
-    )
-    screen.line(
-        " Without the key, replay ends with an error before it sends anything. A model of your own"
-        " is a table [replay.teacher.NAME]; `recompose init --explain replay` has its settings."
-    )
-    return ConfigError(
-        f"nobody was asked, and nothing was sent: no teacher is set, and {error.what}",
-        where=error.where,
-        fix=(
-            f"set replay.teachers = {json.dumps(names)} and replay.max_usd, with the key in"
-            f" {_key_names()}; or leave replay out: the other channels do not need it"
-        ),
     )
 
 

@@ -13,6 +13,7 @@ from composer_replication.cli.replay_plan import ReplayPlan
 from composer_replication.data.replay.ask import ReplayedTurn
 from composer_replication.data.teachers.scripted import Scripted
 from composer_replication.report.explanations import ANSWERED
+from composer_replication.report.html import plural
 
 
 def print_outcomes(
@@ -25,8 +26,8 @@ def print_outcomes(
     teachers = sorted({answer.teacher for answer in answers})
     judge_usd = 0.0 if judge_result is None else sum(judge_result.usd.values())
     screen.line(
-        f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)}"
-        f" teachers: {', '.join(teachers) or 'none'}"
+        f" {plural(len(gathered.asked), 'turn')} asked about, {plural(len(answers), 'answer')} of"
+        f" {plural(len(teachers), 'teacher')}: {', '.join(teachers) or 'none'}"
     )
     rows = [
         (outcome, counts[outcome], meaning)
@@ -46,13 +47,14 @@ def print_outcomes(
         screen.line(f" judge {judge_result.name}: {judged or 'not needed'}, ${judge_usd:.4f}")
     if not counts["pair"]:
         screen.line(
-            f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)",
+            " no pair: replay.min_families ="
+            f" {plan.settings.min_families} of the families that answer have to agree",
             style="yellow",
         )
     if plan.models and (failed := gathered.counts.get("failed")):
         screen.line(
-            f" {failed} calls brought no answer: run it again to ask for these alone, the others"
-            " are kept",
+            f" {plural(failed, 'call')} brought no answer: run it again to ask for no others; what"
+            " came is kept",
             style="yellow",
         )
     if stopped is not None:

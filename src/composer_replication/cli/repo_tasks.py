@@ -10,6 +10,7 @@ from composer_replication.cli.job import open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.repo_tasks_check import check_tasks, list_tasks
 from composer_replication.cli.repo_tasks_make import FOLDER, check_names, make_and_print
+from composer_replication.report.html import plural
 from composer_replication.repositories.checkout import read_checkout
 from composer_replication.repositories.making.attempts import TASKS
 from composer_replication.repositories.making.make_repo_tasks import TaskSettings
@@ -77,6 +78,7 @@ def tasks_command(
     if job.dry_run:
         for path in repositories:
             checkout = read_checkout(path)
-            job.screen.line(f" {checkout.name}: {len(checkout.sources)} files, {checkout.tests}")
+            files = plural(len(checkout.sources), "file")
+            job.screen.line(f" {checkout.name}: {files}, {checkout.tests}")
         return job.finish({}, wrote=[folder / TASKS])
     return make_and_print(job, repositories, python=python, settings=settings, history=history)

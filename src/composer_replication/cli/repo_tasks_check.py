@@ -11,6 +11,7 @@ from pathlib import Path
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import InterruptedRunError
 from composer_replication.core.errors import DataError
+from composer_replication.report.html import plural
 from composer_replication.repositories.judging.original_check import NO_RISK, check_originals
 from composer_replication.repositories.making.attempts import TASKS, tidy_tasks
 from composer_replication.repositories.repo_task import RepoTask
@@ -50,7 +51,7 @@ def check_tasks(job: Job, folder: Path) -> int:
     if waiting < len(tasks):
         job.screen.line(f" {len(tasks) - waiting} of {len(tasks)} tasks were checked before")
     if job.dry_run:
-        job.screen.line(f" {waiting} tasks to check")
+        job.screen.line(f" {plural(waiting, 'task')} to check")
         return job.finish({}, wrote=[folder / TASKS])
     TreeSandbox().check()
     began = last_shown = time.monotonic()
@@ -97,7 +98,7 @@ def list_tasks(job: Job, folder: Path) -> int:
         job.screen.line(f"   {judged if task.residual_risk else unknown}", style="dim")
         for line in task.statement.splitlines():
             job.screen.line(f"   {line}")
-    job.screen.line(f"\n {len(tasks)} tasks")
+    job.screen.line(f"\n {plural(len(tasks), 'task')}")
     listed = [
         {
             "id": task.id,

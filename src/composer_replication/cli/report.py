@@ -28,6 +28,7 @@ from composer_replication.report.html import plural
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
+from composer_replication.report.run_view import state_text
 from composer_replication.report.work import work_view
 
 PAGE = "report.html"
@@ -76,7 +77,8 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     view = run_report(folder)
     text = run_page(view, folder_flags=_flags(job))
     verdict, on_logs = ((view[name] or {}).get("verdict") for name in ("evaluation", "logs"))
-    job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
+    head = f" {view['id']}  {state_text(view['state'])}  {plural(view['steps'], 'step')}"
+    job.screen.line(head, style="bold")
     sentences = evaluation_sentences(view["evaluation"], view["logs"])
     for sentence in sentences:
         job.screen.line(f" {sentence}")

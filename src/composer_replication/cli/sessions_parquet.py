@@ -15,6 +15,7 @@ from composer_replication.core.trace import Session
 from composer_replication.data.session_export import trl_rows
 from composer_replication.data.sites.summary import UNKNOWN
 from composer_replication.report.data_card import SPLIT_FILE, DataCard, data_card
+from composer_replication.report.html import plural
 from composer_replication.tokens.split import is_held_out, resolve_split_unit
 
 COLUMNS = ("prompt", "completion", "tools")
@@ -71,4 +72,5 @@ def write_parquet(
             table.to_parquet(str(scratch / SPLIT_FILE.format(split=split)))
         write_text(scratch / "README.md", data_card(card))
         move_into_place(scratch, folder)
-    return f"{sum(splits.values())} messages of {len(sessions)} sessions, and README.md"
+    messages = plural(sum(splits.values()), "message")
+    return f"{messages} of {plural(len(sessions), 'session')}, and README.md"

@@ -11,6 +11,7 @@ from composer_replication.cli.student_tokenizer import sampling_tokenizer, stude
 from composer_replication.core.errors import DataError, need
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.trace import Session
+from composer_replication.report.html import plural
 from composer_replication.tokens.training_trace import is_sampled, training_trace
 
 
@@ -45,4 +46,4 @@ def write_training_traces(
     write_lines(path, map(line, sampled))
     left_out = len(sessions) - len(sampled)
     others = f"; {left_out} without sampled ids left out" if left_out else ""
-    return f"the training traces of {len(sampled)} sessions{others}"
+    return f"the training traces of {plural(len(sampled), 'session')}{others}"

@@ -17,6 +17,7 @@ from composer_replication.core.jsonl import dumps, write_json, write_lines
 from composer_replication.core.redact import find_secrets
 from composer_replication.core.trace import Session
 from composer_replication.data.session_export import trajectory, trl_rows
+from composer_replication.report.html import plural
 
 Form = Literal["trl", "parquet", "atif", "training_trace"]
 
@@ -45,7 +46,7 @@ def write_sessions_as(job: Job, names: Collection[str], *, path: Path, form: For
     if form == "parquet":
         return write_parquet(job, sessions, barred=barred, check=checked, folder=path)
     count = write_lines(path, _rows(sessions, barred))
-    return f"{count} messages of {len(sessions)} sessions"
+    return f"{plural(count, 'message')} of {plural(len(sessions), 'session')}"
 
 
 def _rows(

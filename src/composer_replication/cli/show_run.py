@@ -17,7 +17,7 @@ from composer_replication.report.html import plural
 from composer_replication.report.logs_view import RECURRENCE, logs_view, share_with_interval
 from composer_replication.report.replicas_section import summary_text
 from composer_replication.report.replicas_view import REPLICAS, replicas_view
-from composer_replication.report.run_view import run_view
+from composer_replication.report.run_view import run_view, state_text
 
 
 def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
@@ -29,7 +29,8 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     view = run_view(folder)
     screen = job.screen
     screen.line(
-        f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt"
+        f" {view['id']}  {state_text(view['state'])}  {view['steps']} of"
+        f" {plural(view['steps_planned'], 'step')}  attempt"
         f" {view['attempts']}",
         style="bold",
     )
@@ -131,7 +132,7 @@ def _list_runs(job: Job) -> int:
         [
             (
                 row["name"] + (f" ({LATEST})" if row["latest"] else ""),
-                row["state"],
+                state_text(row["state"]),
                 f"{row['steps']} of {row['planned']}",
                 ", ".join(row["placebo"]) or "no",
                 " and ".join(row["evaluated"]) or "no",

@@ -13,6 +13,7 @@ from composer_replication.core.codec import read_verdicts, record_to_json
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Candidate, ReaderVerdict
 from composer_replication.data.sites.reader_verdicts import Verdicts
+from composer_replication.report.html import plural
 from composer_replication.report.reader_view import HEAD, reader_rows, reader_total
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def show_verdicts(job: Job, reading: CandidateReading | None = None) -> dict[str
     value: dict[str, Any] = {"kinds": [asdict(row) for row in rows]}
     if reading is not None:
         for reason, count in reading.void.items():
-            screen.line(f" void     {count} answers: {reason}", style="yellow")
+            screen.line(f" void     {plural(count, 'answer')}: {reason}", style="yellow")
         if (stopped := reading.stopped) is not None:
             screen.line(f" stopped  {stopped.what}; what was bought is kept", style="yellow")
         asked = {"asked": reading.num_asked, "void": reading.void}

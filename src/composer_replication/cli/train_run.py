@@ -23,6 +23,7 @@ from composer_replication.core.lock import check_free
 from composer_replication.core.rundir import LAUNCH, RunDir, create_run, open_run
 from composer_replication.models.adapter_folder import base_model
 from composer_replication.models.gguf_file import describe_gguf
+from composer_replication.report.html import plural
 from composer_replication.report.replicas_view import REPLICAS, replica_runs, rounds_of
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
@@ -158,7 +159,8 @@ def _check_left(job: Job, run: RunDir, checkpoints: Sequence[tuple[int, Path]]) 
         f" it as it is: {evaluate}"
     )
     raise ConfigError(
-        f"nothing is left to train: {path.name} has {steps_done} steps, train.steps is {steps}",
+        f"nothing is left to train: {path.name} has {plural(steps_done, 'step')}, train.steps is"
+        f" {steps}",
         where=short_path(run.path),
         fix=fix,
     )

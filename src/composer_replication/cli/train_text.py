@@ -12,6 +12,7 @@ from composer_replication.cli.channel_units import unfed, weights_in_settings
 from composer_replication.cli.job import Job
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.time_left import TimeLeft, duration, eta
+from composer_replication.report.html import plural
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.draws.hint_inputs import views_with_donor
 
@@ -41,8 +42,8 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     played = rollouts.groups * rollouts.group_size if rollouts.env else 0
     by_play = (
         {
-            "policy": f"{played} rollouts a step",
-            "hint": f"at most {rollouts.hint_sites} sites a step of rollouts",
+            "policy": f"{plural(played, 'rollout')} a step",
+            "hint": f"at most {plural(rollouts.hint_sites, 'site')} a step of rollouts",
         }
         if played
         else {}
@@ -134,7 +135,7 @@ def _print_hint_controls(job: Job, data: Dataset) -> dict[str, int]:
 
 def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
     settings, rollouts = job.config.train, job.config.rollouts
-    parts = [f"{settings.steps} steps"]
+    parts = [plural(settings.steps, "step")]
     if played:
         extra = (
             f", and at most {rollouts.extra_groups * rollouts.group_size} more for flat groups"
@@ -142,12 +143,16 @@ def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
             else ""
         )
         parts.append(
-            f"{played} rollouts a step in {rollouts.env!r} ({rollouts.groups} tasks x"
+            f"{plural(played, 'rollout')} a step in {rollouts.env!r}"
+            f" ({plural(rollouts.groups, 'task')} x"
             f" {rollouts.group_size}{extra})"
         )
     if data.examples and (not played or settings.lm_ce.weight):
         per_epoch = -(-len(data.examples) // settings.batch_examples)
-        parts.append(f"{settings.batch_examples} examples a step, one pass is {per_epoch} steps")
+        parts.append(
+            f"{plural(settings.batch_examples, 'example')} a step, one pass is"
+            f" {plural(per_epoch, 'step')}"
+        )
     job.screen.line(
         f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens per"
         " micro-batch"
@@ -204,7 +209,7 @@ class Steps:
     def waiting(self) -> str:
         """The line that is printed while a step takes long.
 
-        Example: "step 1 of 20: forward and backward: part 3 of 12 (41s since the start)"
+        Example: "step 1 of 20: part 3 of 12, backward, eta 30s (41s since the start)"
         """
         steps, spent = self.job.config.train.steps, time.monotonic() - self.began
         at = f"step {self.done + 1} of {steps}" if self.done < steps else "after the last step"

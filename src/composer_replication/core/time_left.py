@@ -46,6 +46,34 @@ class TimeLeft:
         return statistics.median(self._durations) * steps if self._durations else None
 
 
+@dataclass(slots=True)
+class WorkLeft:
+    """The time that work of a known size still takes, by what its parts took so far.
+
+    >>> work = WorkLeft(total=10, began=0.0)
+    >>> work.add(4, now=8.0)
+    >>> work.seconds(now=9.0)
+    11.0
+    """
+
+    total: float
+    began: float
+    done: float = 0.0
+    _last: float = 0.0
+
+    def add(self, size: float, *, now: float) -> None:
+        """Record that a part of the work has ended."""
+        self.done += size
+        self._last = now
+
+    def seconds(self, *, now: float) -> float | None:
+        """The time that the rest takes; None before the first part has ended."""
+        if not self.done:
+            return None
+        each = (self._last - self.began) / self.done
+        return max(0.0, each * (self.total - self.done) - (now - self._last))
+
+
 def eta(seconds: float | None) -> str:
     """Format the time left.
 

@@ -70,6 +70,8 @@ class AuditCounts:
     times: dict[int, float] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     homes: dict[int, str] = field(default_factory=dict)
+    subagents: int = 0
+    subagent_calls: int = 0
     messages: int = 0
     messages_with_usage: int = 0
     days: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -88,6 +90,9 @@ class AuditCounts:
         self.times[number] = time_of(session.started)
         self.names[number] = session.id
         self.homes[number] = session.repository or UNKNOWN
+        if session.parent is not None:
+            self.subagents += 1
+            self.subagent_calls += sum(len(turn.calls) for turn in session.turns[session.copied :])
         groups = self._groups_of(session, number)
         spends = self._add_messages(session, number, groups)
         self._add_mistakes(session, number, sites, groups=groups, spends=spends)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from composer_replication.report.agent_rules import SUPPORT, AuditRule
 from composer_replication.report.audit_view import AuditRow, AuditView, StoppedRow
 from composer_replication.report.html import plural
-from composer_replication.report.page import grouped_number
+from composer_replication.report.page import grouped_number, grouped_plural
 from composer_replication.report.rates import MIN_SESSIONS, RateChange
 from composer_replication.report.spend import PRICES_AS_OF, Spend
 
@@ -73,15 +73,26 @@ def sentences(view: AuditView) -> list[str]:
 
 
 def _frequency(view: AuditView) -> str:
-    calls = f"{grouped_number(view.rate.calls)} tool calls"
+    calls = grouped_plural(view.rate.calls, "tool call")
     if not view.rate.mistakes:
-        return f"No mistaken message was found in {calls} of {plural(view.sessions, 'session')}."
+        return (
+            f"No mistaken message was found in {calls} of"
+            f" {plural(view.sessions, 'session')}{_subagents(view)}."
+        )
     days = f", {view.first_day} to {view.last_day}" if view.first_day else ""
     return (
         f"Your agent made {plural(view.rate.mistakes, 'mistake')} in {calls}"
         f" ({view.rate.value:.1f} per 100), in {view.mistaken_sessions} of"
-        f" {plural(view.sessions, 'session')}{days}."
+        f" {plural(view.sessions, 'session')}{_subagents(view)}{days}."
     )
+
+
+def _subagents(view: AuditView) -> str:
+    """How many of the sessions and calls are those of subagents, in brackets; "" without any."""
+    if not view.subagents:
+        return ""
+    whose = plural(view.subagents, "of a subagent", "of subagents")
+    return f" ({whose}, with {grouped_number(view.subagent_calls)} of the calls)"
 
 
 def _cost(view: AuditView) -> str:

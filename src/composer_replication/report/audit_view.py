@@ -108,6 +108,7 @@ class StoppedRow:
 class AuditView:
     """All that the audit says; kinds, rows and rules are sorted, the costliest first.
 
+    `subagents` of the sessions are those of subagents, with `subagent_calls` of all calls.
     `messages_with_usage` of the `messages` have a usage report; without any there are no costs.
     """
 
@@ -116,6 +117,8 @@ class AuditView:
     project: str
     session_ids: frozenset[str]
     sessions: int
+    subagents: int
+    subagent_calls: int
     messages: int
     messages_with_usage: int
     mistaken_sessions: int
@@ -158,9 +161,13 @@ def audit_view(work: Path, *, since: str = "", project: str = "") -> AuditView:
 
 def is_chosen(session: Session, *, since: str, project: str) -> bool:
     """Whether the audit counts a session; one without a time is never since a day."""
-    ended = day_of(time_of(session.ended) or time_of(session.started))
     names = f"{session.repository}\n{session.cwd}".lower()
-    return (not since or ended >= since) and project.lower() in names
+    return (not since or end_day(session) >= since) and project.lower() in names
+
+
+def end_day(session: Session) -> str:
+    """The day on which a session ended, e.g. "2026-11-16"; "" for one without a time."""
+    return day_of(time_of(session.ended) or time_of(session.started))
 
 
 def view_of(
@@ -183,6 +190,8 @@ def view_of(
         project=project,
         session_ids=frozenset(session_ids),
         sessions=len(counts.times),
+        subagents=counts.subagents,
+        subagent_calls=counts.subagent_calls,
         messages=counts.messages,
         messages_with_usage=counts.messages_with_usage,
         mistaken_sessions=sum(mistakes > 0 for mistakes, _ in overall.counts),

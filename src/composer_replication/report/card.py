@@ -3,7 +3,7 @@
     model_card(Card(name="main", base="Qwen/Qwen3-4B-Instruct-2507", ...))    -> text of README.md
 
 Names of authors and settings come from logs and are untrusted: they are put into code spans, with
-control characters made visible and markup removed. Imports core only.
+control characters made visible and markup removed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.core.harmless import harmless
+from composer_replication.report.headline import NO_EVALUATION
 
-NO_EVALUATION = (
-    "No evaluation was run, so nothing is claimed about this model. A loss that falls is no"
-    " evidence of learning."
-)
 NO_AUTHORS = (
     "The authors of the logs are no longer known: the files that the run was trained on have"
     " changed or are gone."

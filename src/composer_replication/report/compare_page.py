@@ -15,11 +15,11 @@ from composer_replication.report.charts import (
     is_constant,
     line_chart,
 )
-from composer_replication.report.html import Child, Html, document, el, join, table
+from composer_replication.report.html import Child, Html, document, el, join, table, with_code
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.page import MAX_BYTES, fit_page, section, section_links
 from composer_replication.report.result_section import SUCCESS_TITLE
-from composer_replication.report.run_view import is_number
+from composer_replication.report.run_view import is_number, state_text
 
 COLOUR_CLASSES = ("c0", "c1", "c2", "c3")
 ROWS = ("before", "placebo", "after")
@@ -57,7 +57,7 @@ def _draw(views: Sequence[Mapping[str, Any]], limits: PageLimits, note: str) -> 
             el("h1", f"{len(views)} runs side by side"),
             el("p", _sentence(views), cls="lead"),
             _picture(views),
-            el("p", APART_NOTE, cls="quiet"),
+            el("p", with_code(APART_NOTE), cls="quiet"),
             el("p", note, cls="note") if note else None,
             section_links([(anchor, title) for anchor, title, _ in parts]),
             [section(anchor, title, body) for anchor, title, body in parts],
@@ -127,7 +127,7 @@ def _runs(views: Sequence[Mapping[str, Any]]) -> Html:
         lines.append(
             [
                 _name(view),
-                str(view["state"]),
+                state_text(view["state"]),
                 view["steps"],
                 str(view["seed"]),
                 *(_success(rows.get(name)) for name in ROWS),

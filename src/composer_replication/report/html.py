@@ -162,6 +162,18 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
+def with_code(text: str) -> Html:
+    """A sentence in which what stands between backticks is code.
+
+    >>> with_code("`recompose report` writes it")
+    '<code>recompose report</code> writes it'
+    """
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one backtick without its partner
+        return join(text)
+    return join(el("code", part) if i % 2 else part for i, part in enumerate(parts))
+
+
 def asset(name: str) -> str:
     """The text of page.css, page.js or lists.js."""
     return (files("composer_replication.report") / name).read_text("utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
-from composer_replication.report.html import Html, el, join, plural, table
+from composer_replication.report.html import Html, el, join, plural, table, with_code
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.logs_view import (
     OK,
@@ -55,7 +55,7 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
     return join(
         box,
         fact_list([(name, str(value)) for name, value in about if value is not None]),
-        [el("p", note, cls="quiet") for note in view["notes"]],
+        [el("p", with_code(note), cls="quiet") for note in view["notes"]],
         el("div", charts, cls="grid") if charts else None,
         _rows(view["rows"]),
         _paired(view["paired"]),

@@ -7,7 +7,16 @@ from typing import Any
 
 from composer_replication.core.errors import DataError
 from composer_replication.report.charts import bar
-from composer_replication.report.html import Child, Html, el, join, listed_counts, table
+from composer_replication.report.html import (
+    Child,
+    Html,
+    el,
+    join,
+    listed_counts,
+    plural,
+    table,
+    with_code,
+)
 from composer_replication.report.kind_titles import category_title
 from composer_replication.report.limits import PageLimits, cut_end
 
@@ -122,8 +131,8 @@ def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:
 def _drop(drop: Mapping[str, Any]) -> Html:
     return el(
         "li",
-        f"− {grouped_number(drop['count'])} {_reason(drop['reason'])}"
-        + (f": {drop['why']}" if drop["why"] else ""),
+        f"− {grouped_number(drop['count'])} {_reason(drop['reason'])}",
+        [": ", with_code(drop["why"])] if drop["why"] else None,
     )
 
 
@@ -135,6 +144,15 @@ def _reason(reason: str) -> str:
 def grouped_number(value: int) -> str:
     """A count with thin spaces between thousands, e.g. 263 056."""
     return f"{value:,}".replace(",", "\u202f")
+
+
+def grouped_plural(count: int, noun: str) -> str:
+    """A count with thin spaces between thousands, and its noun.
+
+    >>> grouped_plural(1, "tool call"), grouped_plural(890, "tool call")
+    ('1 tool call', '890 tool calls')
+    """
+    return grouped_number(count) + plural(count, noun).removeprefix(str(count))
 
 
 def rollout_funnels(chains: Mapping[str, Any]) -> list[Html]:
@@ -166,7 +184,7 @@ def funnel(work: Mapping[str, Any], *, rollouts: Mapping[str, Any] | None = None
         ),
         (
             table(
-                [(s["reason"], s["count"], s["why"]) for s in other_skips],
+                [(s["reason"], s["count"], with_code(s["why"])) for s in other_skips],
                 head=("also left out", "count", "why"),
                 numbers=(1,),
             )

@@ -10,7 +10,7 @@ from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
 from composer_replication.report.headline import NOT_ON_LOGS
 from composer_replication.report.heat import clearest_site, heat, legend
-from composer_replication.report.html import Html, el, join, table
+from composer_replication.report.html import Html, el, join, table, with_code
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.logs_section import logs_chart
@@ -84,14 +84,16 @@ def result_section(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any]
     if (evaluation is None or not evaluation["own_tasks"]) and logs is not None:
         return el("div", el("p", f"{ON_LOGS} {logs['verdict']['sentence']}"), cls="verdict nothing")
     if evaluation is not None and not evaluation["own_tasks"]:
-        return el("div", el("p", NOT_ON_LOGS), cls="verdict")
+        return el("div", el("p", with_code(NOT_ON_LOGS)), cls="verdict")
     if evaluation is None:
         return el(
             "div",
             el(
                 "p",
-                "Nobody knows yet: this run was not evaluated. `recompose evaluate` writes"
-                " evaluation.json into its folder; run `recompose report` again afterwards.",
+                with_code(
+                    "Nobody knows yet: this run was not evaluated. `recompose evaluate` writes"
+                    " evaluation.json into its folder; run `recompose report` again afterwards."
+                ),
             ),
             cls="verdict",
         )
@@ -122,7 +124,7 @@ def tasks_section(evaluation: Mapping[str, Any]) -> Html:
         )
         if chart is not None
     ]
-    notes = [el("p", text, cls="note") for text in evaluation["notes"]]
+    notes = [el("p", with_code(text), cls="note") for text in evaluation["notes"]]
     about = fact_list([(name, str(value)) for name, value in evaluation["about"].items()])
     return join(
         box,

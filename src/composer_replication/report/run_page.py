@@ -10,7 +10,7 @@ from composer_replication.report.answers_section import ANSWERS, answers_section
 from composer_replication.report.charts import Line, axis_label, is_constant, line_chart
 from composer_replication.report.explanations import CHANNELS, STATUSES
 from composer_replication.report.headline import TOY_TITLE, evaluation_sentences
-from composer_replication.report.html import Child, Html, document, el, join, table
+from composer_replication.report.html import Child, Html, document, el, join, table, with_code
 from composer_replication.report.judged_section import (
     hacks_section,
     refused_table,
@@ -32,6 +32,7 @@ from composer_replication.report.page import (
 )
 from composer_replication.report.replicas_section import replicas_section
 from composer_replication.report.result_section import result_section, run_top, tasks_section
+from composer_replication.report.run_view import state_text
 from composer_replication.report.sites_section import MESSAGES, sites_section
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
@@ -106,7 +107,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
     planned = view["steps_planned"]
     head = fact_list(
         [
-            ("state", view["state"]),
+            ("state", state_text(view["state"])),
             ("steps", f"{view['steps']} of {planned}" if planned else view["steps"]),
             ("launches", view["attempts"]),
             ("seed", view["seed"]),
@@ -125,7 +126,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
             "main",
             el("h1", f"Run {view['id']}"),
             [
-                el("p", sentence, cls="quiet" if number else "lead")
+                el("p", with_code(sentence), cls="quiet" if number else "lead")
                 for number, sentence in enumerate(evaluation_sentences(evaluation, view["logs"]))
             ],
             run_top(view, limits),

@@ -54,6 +54,18 @@ def run_view(path: Path) -> dict[str, Any]:
     }
 
 
+def state_text(state: str) -> str:
+    """The state of a run as people say it.
+
+    >>> state_text("stopped:interrupted"), state_text("stopped:not_finite"), state_text("done")
+    ('interrupted', 'stopped: not finite', 'done')
+    """
+    word, _, reason = state.partition(":")
+    if reason == "interrupted":
+        return reason
+    return f"{word}: {reason.replace('_', ' ')}" if reason else word
+
+
 def inputs(run: RunDir) -> list[dict[str, Any]]:
     """The files on which a run was trained, with hash and number of rows."""
     return list(json.loads(run.manifest_json.read_text("utf-8"))["inputs"])

@@ -10,7 +10,7 @@ from typing import Any
 from composer_replication.core.site import short_name
 from composer_replication.report.diffs import diff_block, edit_lines, without_edit
 from composer_replication.report.heat import heat
-from composer_replication.report.html import Html, el, plural
+from composer_replication.report.html import Html, el, plural, with_code
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
@@ -95,7 +95,7 @@ def _left_out(count: int, noun: str, what: str) -> Html | None:
 def hint_box(text: str | None, limits: PageLimits) -> Html:
     """The hint with its label, or why there is none."""
     if text is None:
-        return el("p", NO_HINT, cls="quiet")
+        return el("p", with_code(NO_HINT), cls="quiet")
     return el(
         "div",
         el("b", "hint "),

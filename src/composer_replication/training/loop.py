@@ -78,9 +78,9 @@ def train(
     `student` holds the start weights also when resuming (they are the frozen teacher); the newest
     checkpoint is loaded here, or the one after `resume_step` steps: later ones are then set aside.
     `reference` is a folder that keeps the reference's log-probs of the pairs between runs.
-    `on_progress` is called several times a second with the phase that a step is in. `step_engine`
-    opens what takes the optimiser steps in place of this process (training/backends/). `exchange`
-    is where replicas meet (train.sync.url), e.g. diloco's ObjectStoreExchange().
+    `on_progress` is called with what describes the phase that a step is in. `step_engine` opens
+    what takes the optimiser steps in place of this process (training/backends/). `exchange` is
+    where replicas meet (train.sync.url), e.g. diloco's ObjectStoreExchange().
     Raises StoppedError (exit code 3) if a channel stays starved or dead, or if a rule on the live
     policy is broken (the newest good weights are put back first), DataError if there is nothing to
     train on, ConfigError if an item does not fit into one forward, SyncError if the replicas of

@@ -25,9 +25,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -64,6 +63,7 @@ from composer_replication.training.run.health import ChannelStep
 from composer_replication.training.run.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.run.run_logger import RunLogger
 from composer_replication.training.run.state import Trainer
+from composer_replication.training.run.step_progress import FORWARD, StepPass, StepProgress
 
 
 def train_step(
@@ -80,11 +80,7 @@ def train_step(
     inputs, control_metrics = with_hint_controls(trainer.config, inputs, step=step)
     counts = step_counts(inputs)
     work = (trainer.begin_step or StepWork)(trainer, inputs, counts, step=step)
-    trained: list[Channel] = [
-        name
-        for name, budget in budgets(settings, counts).items()
-        if trainer.weights[name] and budget.tokens
-    ]
+    trained = _trained_channels(trainer, counts)
     # 2. The factor of each channel: its weight, divided by the running mean of its gradient norm.
     shares = _nonflat_shares(settings, counts)
     newly_trained = _measure_first_norms(trainer, work, trained, shares=shares)
@@ -92,7 +88,7 @@ def train_step(
     if inputs.hint_sites:
         scales["hint"] *= min(1.0, counts.hint_views / inputs.hint_sites)
     metrics: dict[str, Any] = {"step": step + 1, **control_metrics}
-    if step % settings.grad_every == 0:
+    if _measures_parameters(trainer, step):
         metrics |= work.parameter_norms(trained)
     # 3. Forward and backward.
     observed = work.backward(scales)
@@ -124,18 +120,20 @@ class StepWork:
     def __init__(self, trainer: Trainer, inputs: StepInputs, counts: Counts, *, step: int) -> None:
         self.trainer, self.counts, self.step = trainer, counts, step
         self.micros = rank_micro_batches(trainer, inputs)
+        passes = step_passes(trainer, counts, step=step)
+        self.progress = StepProgress(passes, parts=len(self.micros))
 
     def measure(self) -> dict[Channel, ChannelStep]:
         """Each channel's loss and gradient norm at the final hidden states, without a backward
         through the model."""
-        return self._accumulate(None)
+        return self._accumulate(None, FIRST_NORMS)
 
     def parameter_norms(self, channels: Sequence[Channel]) -> dict[str, float]:
         """The norm of each channel's gradient over the weights, by a backward for that channel
         alone."""
         norms: dict[str, float] = {}
         for name in channels:
-            self._accumulate({name: 1.0})
+            self._accumulate({name: 1.0}, norm_pass(name))
             norms[f"{name}/grad_norm_parameters"] = gradient_norm(self.trainer.trainable())
             self.trainer.optimiser.zero_grad()
         return norms
@@ -143,17 +141,55 @@ class StepWork:
     def backward(self, scales: Mapping[Channel, float]) -> dict[Channel, ChannelStep]:
         """Each channel's loss and gradient norm; the gradient of the scaled sum is accumulated in
         the weights' `.grad`."""
-        return self._accumulate(scales)
+        return self._accumulate(scales, BACKWARD)
 
     def update(self, *, loss: float) -> dict[str, Any]:
         """Update the weights and return metrics; raises StoppedError, before any weight has
         changed, if `loss` or the gradient is not finite."""
         return _update(self.trainer, loss=loss, step=self.step)
 
-    def _accumulate(self, scales: Mapping[Channel, float] | None) -> dict[Channel, ChannelStep]:
+    def _accumulate(
+        self, scales: Mapping[Channel, float] | None, of: StepPass
+    ) -> dict[Channel, ChannelStep]:
         # seed first: every pass over the micro-batches of a step draws the same dropout
         self.trainer.seed(self.step)
-        return accumulate(self.trainer, self.micros, self.counts, scales=scales)
+        self.trainer.on_progress(self.progress)
+        micros = self.progress.parts_of(of, self.micros)
+        return accumulate(self.trainer, micros, self.counts, scales=scales)
+
+
+FIRST_NORMS, BACKWARD = StepPass("first norms", cost=FORWARD), StepPass("backward")
+
+
+def norm_pass(channel: Channel) -> StepPass:
+    """The pass that takes a channel's gradient norm over the weights."""
+    return StepPass(f"norm of {channel}")
+
+
+def step_passes(trainer: Trainer, counts: Counts, *, step: int) -> list[StepPass]:
+    """The passes over the micro-batches that a step takes, in order."""
+    trained = _trained_channels(trainer, counts)
+    first = [FIRST_NORMS] if _measures_first(trainer, trained) else []
+    norms = map(norm_pass, trained) if _measures_parameters(trainer, step) else ()
+    return [*first, *norms, BACKWARD]
+
+
+def _trained_channels(trainer: Trainer, counts: Counts) -> list[Channel]:
+    return [
+        name
+        for name, budget in budgets(trainer.settings, counts).items()
+        if trainer.weights[name] and budget.tokens
+    ]
+
+
+def _measures_parameters(trainer: Trainer, step: int) -> bool:
+    return step % trainer.settings.grad_every == 0
+
+
+def _measures_first(trainer: Trainer, trained: Sequence[Channel]) -> bool:
+    """Whether a channel of a balanced step has no running mean yet."""
+    has_new = any(not trainer.means[name].weight for name in trained)
+    return has_new and trainer.settings.balance == "grad_norm"
 
 
 def _nonflat_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
@@ -181,7 +217,7 @@ def _measure_first_norms(
     """Start the running mean of each channel that has tokens for the first time, so that its first
     gradient is divided by a norm too; returns these channels."""
     newly_trained: list[Channel] = [name for name in trained if not trainer.means[name].weight]
-    if newly_trained and trainer.settings.balance == "grad_norm":
+    if _measures_first(trainer, trained):
         for name, channel_step in work.measure().items():
             if name in newly_trained:
                 trainer.means[name].add(channel_step.grad_norm / shares[name])
@@ -322,7 +358,11 @@ def rank_micro_batches(trainer: Trainer, inputs: StepInputs) -> list[Micro]:
 
 
 def accumulate(
-    trainer: Trainer, micros: list[Micro], counts: Counts, *, scales: Mapping[Channel, float] | None
+    trainer: Trainer,
+    micros: Iterable[Micro],
+    counts: Counts,
+    *,
+    scales: Mapping[Channel, float] | None,
 ) -> dict[Channel, ChannelStep]:
     """The losses and gradient norms of this rank's micro-batches, summed over ranks.
 
@@ -350,7 +390,7 @@ def accumulate(
 
 def _score_micro_batches(
     trainer: Trainer,
-    micros: list[Micro],
+    micros: Iterable[Micro],
     counts: Counts,
     *,
     scales: Mapping[Channel, float] | None,
@@ -360,10 +400,7 @@ def _score_micro_batches(
     """Add this rank's micro-batches to `sums` (C, 3) and `metric_sums` (M, 2), in place; with
     `scales`, run the backward of their scaled sum."""
     models, device = trainer.models, trainer.accelerator.device
-    for number, (examples, pairs) in enumerate(micros, 1):
-        trainer.on_progress(
-            partial("forward and backward: part {} of {}".format, number, len(micros))
-        )
+    for examples, pairs in micros:
         batch = collate(examples, pairs, pad_id=models.student.pad_id).to(device)
         required = RequiredForwards.of(trainer.settings, batch)
         # to measure, gradients at the detached hidden states are enough: no graph of the model

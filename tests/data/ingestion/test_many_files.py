@@ -260,7 +260,7 @@ def test_default_folders(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert default_folders(home) == (tmp_path / ".claude" / "projects",)
     assert default_folders({**home, "CLAUDE_CONFIG_DIR": "/c"}) == (Path("/c/projects"),)
-    with pytest.raises(DataError, match="no Claude Code logs"):
+    with pytest.raises(DataError, match="no logs of an agent"):
         find_logs((), environ=home)
     talk("one").write(tmp_path / ".claude" / "projects" / "-x")
     assert len(find_logs((), environ=home)) == 1

@@ -11,12 +11,13 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.config.data_settings import SitesSettings
-from composer_replication.core.trace import Session, TurnUsage
+from composer_replication.core.trace import Opaque, Session, Text, TurnUsage
 from composer_replication.data.ingestion.counts import FileReport
 from composer_replication.data.ingestion.file_results import FileResult
 from composer_replication.data.ingestion.find_logs import find_logs, other_files
@@ -399,6 +400,66 @@ def test_codex_counts_what_it_does_not_know_and_says_what_it_lacks() -> None:
         "schemas of tools (taken from the calls)",
         "whether a call failed, in 1 of 7 results",
     )
+
+
+def codex_session(tmp_path: Path, *items: dict[str, Any]) -> tuple[Session, FileReport]:
+    """A rollout with these items after a prompt, as a session, and the report of its file."""
+    meta = {"type": "session_meta", "payload": {"id": "s-1", "cwd": "/home/dev/shop"}}
+    prompt = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go."}]}
+    rows = [meta, *({"type": "response_item", "payload": item} for item in (prompt, *items))]
+    log = tmp_path / "rollout.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (result,) = read_all(log)
+    (session,) = result.sessions
+    return session, result.report
+
+
+def test_codex_searches_for_tools_with_a_call_that_has_a_result(tmp_path: Path) -> None:
+    """As Codex's own sources define it: `call_id` is null where the provider ran the search."""
+    call = {"type": "tool_search_call", "execution": "client", "arguments": {"query": "calendar"}}
+    found = {"type": "tool_search_output", "execution": "client", "tools": [{"name": "agenda"}]}
+    session, report = codex_session(
+        tmp_path,
+        {**call, "call_id": "t1", "status": "completed"},
+        {**found, "call_id": "t1", "status": "completed"},
+        {**call, "call_id": "t2"},
+        {**found, "call_id": "t2", "status": "failed", "tools": []},
+        {**call, "call_id": None, "execution": "server"},
+        {**found, "call_id": None, "execution": "server", "status": "completed"},
+    )
+    calls = [call for turn in session.turns for call in turn.calls]
+    assert [(c.id, c.name, c.arguments) for c in calls] == [
+        (name, "tool_search", {"query": "calendar"}) for name in ("t1", "t2")
+    ]
+    results = [result for turn in session.turns for result in turn.results]
+    assert [(r.call_id, r.text, r.is_error) for r in results] == [
+        ("t1", '[{"name": "agenda"}]', False),
+        ("t2", "[]", True),
+    ]
+    assert report.raw.opaque_blocks == {"tool_search_call": 1, "tool_search_output": 1}
+    assert report.raw.unknown_types == {}
+
+
+def test_codex_hears_from_another_agent(tmp_path: Path) -> None:
+    """The message of a subagent is in the context, from the program and not from a person."""
+    sealed = {"type": "encrypted_content", "encrypted_content": "gAAA"}
+    message = {"type": "agent_message", "author": "/root/review", "recipient": "/root"}
+    session, report = codex_session(
+        tmp_path,
+        {**message, "content": [{"type": "input_text", "text": "Found 3 keys."}, sealed]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "So."}],
+        },
+        {**message, "content": [sealed]},
+    )
+    heard = [session.turns[1], session.turns[3]]
+    assert [(t.role, t.author, t.tag) for t in heard] == [
+        ("user", "harness", "task_notification")
+    ] * 2
+    assert [t.blocks for t in heard] == [(Text("Found 3 keys."),), (Opaque("agent_message", ""),)]
+    assert report.raw.unknown_types == {}
 
 
 def test_a_codex_log_of_the_first_versions_is_read(tmp_path: Path) -> None:

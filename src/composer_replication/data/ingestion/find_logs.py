@@ -14,6 +14,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.data.ingestion.formats.known_formats import (
     OTHER_ENDINGS,
     agent_folders,
+    named_folders,
     sniff_format,
 )
 from composer_replication.data.ingestion.lines import LineReader
@@ -53,10 +54,22 @@ class LogFile:
 def default_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The folders of logs: Claude Code's ($CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects),
     then those of other agents that exist."""
-    home = Path(environ.get("HOME") or Path.home())
+    return (_claude_folder(environ), *agent_folders(_home(environ), environ))
+
+
+def looked_in(environ: Mapping[str, str]) -> str:
+    """Every folder in which logs are looked for, as people name them; for errors."""
+    claude = str(_claude_folder(environ))
+    return ", ".join([claude, *named_folders(_home(environ), environ)])
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def _claude_folder(environ: Mapping[str, str]) -> Path:
     configured = environ.get("CLAUDE_CONFIG_DIR")
-    claude = Path(configured) if configured else home / ".claude"
-    return (claude / "projects", *agent_folders(home, environ))
+    return (Path(configured) if configured else _home(environ) / ".claude") / "projects"
 
 
 def find_logs(
@@ -108,9 +121,9 @@ def _roots(paths: Iterable[str | Path], environ: Mapping[str, str] | None) -> li
         p for p in default_folders(environ) if p.is_dir()
     ]
     if not roots:
-        looked_in = ", ".join(str(p) for p in default_folders(environ))
         raise DataError(
-            f"no Claude Code logs in {looked_in}",
+            "no logs of an agent on this machine",
+            where=looked_in(environ),
             fix="give files or folders: recompose ingest PATH ...",
         )
     for root in roots:

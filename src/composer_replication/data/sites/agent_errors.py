@@ -7,7 +7,7 @@ off.
 
 from __future__ import annotations
 
-from composer_replication.data.sites.result_headers import split_header
+from composer_replication.data.sites.result_headers import PATCH_NOT_FOUND, split_header
 from composer_replication.data.sites.verdict import ErrorPattern, error_pattern
 
 MAX_WORDS_READ = 600
@@ -67,7 +67,7 @@ CALL_IS_WRONG_ELSEWHERE: tuple[ErrorPattern, ...] = (
     error_pattern(
         "mistake",
         "edit_no_match",
-        r"^(?:apply_patch verification failed|error): Failed to find (?:expected lines|context)"
+        rf"^(?:apply_patch verification failed|error): {PATCH_NOT_FOUND}"
         r"|^Failed to edit, (?:0 occurrences found|could not find the string)"
         r"|^(?:oldString not found|Could not find oldString)"
         r"|^(?:ERROR:\s*)?No replacement was performed, old_str [\s\S]{0,4000}did not appear"

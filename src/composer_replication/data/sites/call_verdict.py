@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from composer_replication.core.trace import ToolCall, ToolResult
-from composer_replication.data.sites.result_headers import split_header
+from composer_replication.data.sites.result_headers import PATCH_NOT_FOUND, split_header
 from composer_replication.data.sites.shell import SHELL_TOOLS, shell_command
 from composer_replication.data.sites.shell_errors import judge_shell_error
 from composer_replication.data.sites.tool_errors import (
@@ -15,7 +15,7 @@ from composer_replication.data.sites.tool_errors import (
 )
 from composer_replication.data.sites.verdict import Verdict
 
-_OF_PATCH = re.compile(r"apply_patch verification failed|error: Failed to find (?:exp|con)")
+_OF_PATCH = re.compile(rf"apply_patch verification failed|error: {PATCH_NOT_FOUND}")
 """Codex takes a patch out of a shell command and applies it itself."""
 
 

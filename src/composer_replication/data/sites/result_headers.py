@@ -27,12 +27,14 @@ _PLAIN = re.compile(
 _SCRIPT = re.compile(
     rf"\AScript (?P<state>\w+)[^\n]*\nWall time:? {_SECONDS}\nOutput:\n(?:Script error:\n)?"
 )
+PATCH_NOT_FOUND = r"Failed to find (?:expected lines|context)"
+"""How Codex says that a patch's text is not in the file; a regular expression."""
 _CODEX_REFUSAL = re.compile(
     r"\A(?:exec command rejected by user|patch rejected by user|rejected by user|aborted by user"
     rf"|Wall time: {_SECONDS}\naborted by user|exec_command failed for |apply_patch (?:verification"
     r" failed|was rejected)|failed to parse function arguments|unsupported (?:custom tool )?call:"
     r"|write_stdin failed|execution error:|failed in sandbox|command timed out after "
-    r"|tool call error: |error: Failed to find (?:expected lines|context) )"
+    rf"|tool call error: |error: {PATCH_NOT_FOUND} )"
 )
 # Its first versions put the blame for every failure on the sandbox.
 _SANDBOX = re.compile(

@@ -12,7 +12,7 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train_settings import HintSettings
 from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
-from composer_replication.core.time_left import eta
+from composer_replication.core.time_left import WorkLeft, eta
 from composer_replication.models.activations import tiled
 from composer_replication.tokens.batch import Batch, Rows, collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
@@ -124,38 +124,30 @@ class TokenProbe:
 class _Progress:
     """How many of the probe's forwards are done, and the time left by their tokens."""
 
-    began: float
     total_rows: int
-    total_tokens: int
+    work: WorkLeft
+    """In tokens."""
     rows: int = 0
-    tokens: int = 0
-    last: float = 0.0
 
     @classmethod
     def of(cls, batches: Sequence[Batch], *, num_teachers: int) -> _Progress:
         """The progress before the first forward."""
         rows = [batch.student for batch in batches]
         rows += [batch.teacher for batch in batches] * num_teachers
+        tokens = sum(int(r.lengths_B.sum()) for r in rows)
         return cls(
-            began=time.monotonic(),
-            total_rows=sum(map(len, rows)),
-            total_tokens=sum(int(r.lengths_B.sum()) for r in rows),
+            total_rows=sum(map(len, rows)), work=WorkLeft(total=tokens, began=time.monotonic())
         )
 
     def add(self, rows: Rows) -> None:
         """Record that these rows went through a model."""
         self.rows += len(rows)
-        self.tokens += int(rows.lengths_B.sum())
-        self.last = time.monotonic()
+        self.work.add(int(rows.lengths_B.sum()), now=time.monotonic())
 
     def __call__(self) -> str:
         """The phase, e.g. "token probe: 3 of 16 rows, eta 1m15s"."""
-        left = None
-        if self.tokens:
-            per_token = (self.last - self.began) / self.tokens
-            waited = time.monotonic() - self.last
-            left = max(0.0, per_token * (self.total_tokens - self.tokens) - waited)
-        return f"token probe: {self.rows} of {self.total_rows} rows, eta {eta(left)}"
+        left = eta(self.work.seconds(now=time.monotonic()))
+        return f"token probe: {self.rows} of {self.total_rows} rows, eta {left}"
 
 
 def token_table(

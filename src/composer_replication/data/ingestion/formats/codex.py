@@ -54,8 +54,11 @@ _RECORDS = frozenset(
         "token_usage_record",
     ]
 )
-_CALLS = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
-_OUTPUTS = frozenset(("function_call_output", "custom_tool_call_output"))
+_CALLS = frozenset(("function_call", "custom_tool_call", "local_shell_call", "tool_search_call"))
+_OUTPUTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
+_TOOL_SEARCH = frozenset(("tool_search_call", "tool_search_output"))
+"""The search for tools that are offered later; without a call id the provider ran it."""
+_FAILED = {"completed": False, "failed": True}
 _ITEMS = _CALLS | _OUTPUTS | {"message", "reasoning"}
 _HARNESS_OPENINGS: tuple[tuple[str, str], ...] = (
     ("<turn_aborted>", "interrupt"),
@@ -180,6 +183,10 @@ class _RolloutReader:
         kind = text_at(item, "type")
         if kind == "message" and text_at(item, "role") != "assistant":
             self._user_message(item)
+        elif kind == "agent_message":
+            self._agent_message(item)
+        elif kind in _TOOL_SEARCH and not text_at(item, "call_id"):
+            self._opaque(item)
         elif kind in _OUTPUTS:
             self._output(item)
         elif kind == "message":
@@ -188,12 +195,24 @@ class _RolloutReader:
             self._write(Thinking(_reasoning_text(item)))
         elif kind in _CALLS:
             self._write(_call(item))
-        elif kind.endswith("_call"):  # run by the provider: no result of its own
-            value = {key: item[key] for key in item.keys() - {"type", "id", "status"}}
-            self._write(Opaque(kind, json.dumps(value, ensure_ascii=False)))
-            self.raw.opaque_blocks[kind] += 1
+        elif kind.endswith("_call"):
+            self._opaque(item)
         elif kind not in _SILENT_ITEMS:
             self.raw.unknown_types[f"response_item/{kind}"] += 1
+
+    def _opaque(self, item: dict[str, Any]) -> None:
+        """What the provider ran in the middle of its response: no call that the agent answers."""
+        kind = text_at(item, "type")
+        value = {key: item[key] for key in item.keys() - {"type", "id", "status"}}
+        self._write(Opaque(kind, json.dumps(value, ensure_ascii=False)))
+        self.raw.opaque_blocks[kind] += 1
+
+    def _agent_message(self, item: dict[str, Any]) -> None:
+        """A message of another agent of the same task, as far as it is not encrypted."""
+        self.message = None
+        text = content_text(item.get("content"))
+        block = Text(text) if text else Opaque("agent_message", "")
+        self.draft.add("user", HARNESS, [block], tag="task_notification")
 
     def _write(self, block: Block) -> None:
         if self.message is None:
@@ -229,6 +248,9 @@ class _RolloutReader:
         call_id, text = text_at(item, "call_id"), _output_text(item.get("output"))
         code = self.facts.exit_codes.get(call_id)
         is_error = None if code is None else code != 0
+        if text_at(item, "type") == "tool_search_output":
+            text = json.dumps(list_at(item, "tools"), ensure_ascii=False)
+            is_error = _FAILED.get(text_at(item, "status"))
         if not self.draft.add_result(ToolResult(call_id, text, is_error)):
             self.raw.duplicates += 1
         if not self.facts.counts_tokens:
@@ -315,6 +337,8 @@ def _call(item: dict[str, Any]) -> ToolCall:
     if text_at(item, "type") == "local_shell_call":
         arguments = {k: v for k, v in dict_at(item, "action").items() if k != "type"}
         return ToolCall(_call_id(item), "local_shell", arguments)
+    if text_at(item, "type") == "tool_search_call":
+        return ToolCall(_call_id(item), "tool_search", arguments_of(item.get("arguments")))
     name, space = text_at(item, "name"), text_at(item, "namespace")
     value = item.get("arguments") if "arguments" in item else {"input": text_at(item, "input")}
     return ToolCall(_call_id(item), f"{space}.{name}" if space else name, arguments_of(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ _DOCUMENT_KEYS = (
     b'"action"',
     b'"agent"',
 )
+_IN_VS_CODE = "the tasks of Cline and Roo Code in VS Code"
 _HOME_FOLDERS: tuple[tuple[str, str], ...] = (
     ("CODEX_HOME", ".codex/sessions"),
     ("", ".gemini/tmp"),
@@ -94,13 +95,30 @@ _HOME_FOLDERS: tuple[tuple[str, str], ...] = (
 
 def agent_folders(home: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The folders of other agents' logs that exist; a variable such as $CODEX_HOME moves one."""
-    folders: list[Path] = []
+    return tuple(path for path in _agent_folders(home, environ) if path.is_dir())
+
+
+def named_folders(home: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The folders of other agents' logs whether they exist or not, as people name them.
+
+    Example: ("~/.codex/sessions", "~/.gemini/tmp", ..., "the tasks of Cline and Roo Code in VS
+    Code")
+    """
+    names = [
+        _IN_VS_CODE
+        if "globalStorage" in path.parts
+        else f"~/{path.relative_to(home).as_posix()}"
+        if path.is_relative_to(home)
+        else str(path)
+        for path in _agent_folders(home, environ)
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _agent_folders(home: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     for variable, folder in _HOME_FOLDERS:
         moved = environ.get(variable) if variable else None
-        path = Path(moved, *Path(folder).parts[1:]) if moved else home / folder
-        if path.is_dir():
-            folders.append(path)
-    return tuple(folders)
+        yield Path(moved, *Path(folder).parts[1:]) if moved else home / folder
 
 
 def sniff_format(path: Path) -> tuple[str, str] | None:
