@@ -35,7 +35,6 @@ from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import HACK_ATTEMPT, Session
 from composer_replication.losses.credit import difficulty_weight
-from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.envs.env import MakeEnv
 from composer_replication.rollouts.episode import Rollout, episode_name, first_rollouts
 from composer_replication.rollouts.groups import (
@@ -131,7 +130,6 @@ class RolloutSource:
     history: TaskHistory = field(default_factory=TaskHistory)
 
     def __post_init__(self) -> None:
-        check_behaviours(self.config.train.policy.behaviours)
         check_forward_size(
             "an episode of rollouts.max_context_tokens",
             self.config.rollouts.max_context_tokens,
