@@ -237,9 +237,9 @@ class RolloutSource:
             - len(first_rollouts(groups.rollouts)),
         )
 
-    def monitor(self, model: Any) -> tuple[float, ...]:
+    def monitor(self, model: Any, *, stats: SamplingStats | None = None) -> tuple[float, ...]:
         """The reward of each monitor task: the same tasks and the same random numbers every
-        time."""
+        time. `stats.num_ended` counts those that have been played."""
         makers = self.task_source.monitor(
             self._seed("monitor"), self.config.train.health.monitor_tasks
         )
@@ -251,6 +251,7 @@ class RolloutSource:
             settings=self.sampling(),
             author=self.author,
             label="monitor:",
+            stats=stats,
         )
         return tuple(rollout.reward for rollout in first_rollouts(rollouts).values())
 
