@@ -254,6 +254,29 @@ def test_two_repositories_of_one_name_are_not_mixed(tmp_path: Path) -> None:
     assert not (tmp_path / "recompose" / "tasks").exists()
 
 
+@pytest.mark.parametrize("kind", ["functions", "classes", "bugs", "history"])
+def test_fewer_than_no_tasks_cannot_be_wanted(kind: str, tmp_path: Path) -> None:
+    make_shop(tmp_path / "shop")
+    made = recompose("tasks", "make", "shop", f"--{kind}", "-1", cwd=tmp_path)
+    assert made.code == 2 and f"--{kind} -1 is no number of tasks" in made.err
+    assert not (tmp_path / "recompose" / "tasks").exists()
+
+
+@pytest.mark.parametrize("what", ["list", "check"])
+def test_a_word_that_is_not_taken_is_refused(what: str, tmp_path: Path) -> None:
+    refused = recompose("tasks", what, "extra", cwd=tmp_path)
+    assert refused.code == 2 and f"extra is not taken: it {what}s all tasks" in refused.err
+
+
+@needs_walls
+def test_a_run_that_skipped_every_repository_wrote_nothing(made: Path, tmp_path: Path) -> None:
+    a_copy(made, tmp_path)
+    (tmp_path / "empty").mkdir()
+    skipped = recompose("tasks", "make", "empty", *FEW, cwd=tmp_path)
+    assert skipped.code == 1 and "skipped  empty" in skipped.out
+    assert "wrote" not in skipped.out and "tasks check" not in skipped.out
+
+
 def test_a_call_without_a_repository_says_what_is_missing(tmp_path: Path) -> None:
     assert recompose("tasks", "make", cwd=tmp_path).code == 2
     assert "no tasks" in recompose("tasks", "list", cwd=tmp_path).err
