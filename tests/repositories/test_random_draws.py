@@ -97,9 +97,9 @@ def test_every_way_to_draw_is_noticed_and_nothing_else() -> None:
 import json, os, random, secrets, sys, uuid
 sys.path.insert(0, {str(Path(random_draws.__file__).parent)!r})
 import random_draws
-watch, seen = random_draws.watch_draws(), {{}}
+draws_from, seen = random_draws.note_draws(), {{}}
 for way in {list(WAYS)!r}:
-    drawn = watch()
+    drawn = draws_from()
     eval(way)
     seen[way] = drawn()
 print(json.dumps(seen))

@@ -158,7 +158,7 @@ def test_every_invalid_call_is_counted_whatever_became_of_it() -> None:
 
 def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
     """The hack that Cursor observed: a broken call on a task that is expected to fail."""
-    weights = {"invalid_calls": 0.1}
+    weights: dict[BehaviourName, float] = {"invalid_calls": 0.1}
     for broken in (MALFORMED, UNKNOWN, WRONG):
         for _ in range(2):
             bad = parroted(QWEN, [broken, "I give up"], env=Shelf())

@@ -96,7 +96,7 @@ def _record(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> 
         more = fresh_calls(texts, seed=task.id, most=FRESH)
         asked, other_way = [*texts, *more], [*more[::-1], *texts[::-1]]
         once, again = (
-            _answers(room, task, repository, calls=calls, limit_s=limit_s, watch=True)
+            _answers(room, task, repository, calls=calls, limit_s=limit_s, draws=True)
             for calls in (asked, other_way)
         )
     if once is None or again is None:
@@ -194,11 +194,11 @@ def _answers(
     *,
     calls: Sequence[str],
     limit_s: float,
-    watch: bool = False,
+    draws: bool = False,
 ) -> dict[str, list[str]] | None:
     """What the function in a room answers to each call, as far as it came; None if it passed its
-    limit. `watch` notices draws of random numbers."""
-    request = {"calls": list(calls), "watch": watch, **_place(task, repository)}
+    limit. `draws` notices draws of random numbers."""
+    request = {"calls": list(calls), "draws": draws, **_place(task, repository)}
     program = Path(call_player.__file__)
     data, code, _ = run_program(
         room.tree, repository, program=program, request=json.dumps(request), limit_s=limit_s

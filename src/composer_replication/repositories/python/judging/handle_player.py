@@ -6,7 +6,7 @@ one JSON line a script on the descriptor JUDGE_FD: an outcome for each step.
     {"import_root": ".", "modules": ["shop.cart"], "attributes": ["prices"], "scripts": ["[...]"]}
  -> [["at"], ["value", "shop.cart.Cart{prices=[]}", "()"], ["raises", "KeyError"], ["none"], ...]
 
-Each script has a process of its own, so that none sees what another left. With "watch": true (on
+Each script has a process of its own, so that none sees what another left. With "draws": true (on
 the original) a step after which random numbers had been drawn gives ["drawn"]. What is written is
 the player's word; it is compared outside.
 """
@@ -172,7 +172,7 @@ def serve_scripts() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    watch = importlib.import_module("random_draws").watch_draws() if request["watch"] else None
+    draws_from = importlib.import_module("random_draws").note_draws() if request["draws"] else None
     sys.path[:1] = [os.path.normpath(f"/repo/{request['import_root']}"), "/repo", "/metadata"]
     os.chdir("/repo")
     for name in request["modules"]:
@@ -181,7 +181,7 @@ def serve_scripts() -> None:
         child = os.fork()
         if not child:
             try:
-                drawn = watch() if watch else bool
+                drawn = draws_from() if draws_from else bool
                 play_script(script, ScriptPlayer(request["attributes"], drawn), out)
             finally:
                 os._exit(0)

@@ -100,7 +100,7 @@ def _record(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> 
     asked = [*texts, *more]
     with judge_room(task, repository, changed=original, deleted=(), tests=False) as room:
         once, again = (
-            _answers(room, task, repository, scripts=asked, limit_s=limit_s, watch=True)
+            _answers(room, task, repository, scripts=asked, limit_s=limit_s, draws=True)
             for _ in range(2)
         )
     with judge_room(task, repository, changed={}, deleted=(), tests=False) as room:
@@ -187,12 +187,12 @@ def _answers(
     *,
     scripts: Sequence[str],
     limit_s: float,
-    watch: bool = False,
+    draws: bool = False,
 ) -> list[Rows] | None:
     """What the package in a room answers to each script, nothing to one that ended the process;
-    None if it passed its limit. `watch` notices draws of random numbers."""
+    None if it passed its limit. `draws` notices draws of random numbers."""
     request = {
-        "watch": watch,
+        "draws": draws,
         "scripts": list(scripts),
         "modules": [_module(path, repository) for path in task.paths],
         "attributes": _attributes(task, repository),

@@ -3,9 +3,9 @@
 A file by itself. What follows a draw is chance, also where it came out the same twice: a right
 answer may draw in another order, so nothing of it is compared (call_player.py, handle_player.py).
 
-    watch = watch_draws()       # before the package is imported
-    drawn = watch()             # from here on
-    drawn()                     # True once a number was drawn
+    draws_from = note_draws()       # before the package is imported
+    drawn = draws_from()            # from here on
+    drawn()                         # True once a number was drawn
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DRAWN = "drawn"
 """The first word of an outcome that was not written, because it followed a draw."""
 
 
-def watch_draws() -> Callable[[], Callable[[], bool]]:
-    """Watch the generators of `random`, also those of its own instances, the system's, NumPy's."""
+def note_draws() -> Callable[[], Callable[[], bool]]:
+    """Note draws from the generators of `random`, its own instances', the system's, NumPy's."""
     draws: list[None] = []
 
     def noted(function: Any) -> Any:
@@ -39,11 +39,11 @@ def watch_draws() -> Callable[[], Callable[[], bool]]:
     ):
         setattr(owner, name, noted(getattr(owner, name)))
 
-    def watch() -> Callable[[], bool]:
+    def draws_from() -> Callable[[], bool]:
         before, states = len(draws), _states()
         return lambda: len(draws) > before or _states() != states
 
-    return watch
+    return draws_from
 
 
 def _states() -> list[str]:
