@@ -71,6 +71,7 @@ HONEST = (
     "grep -n 'def choice' /usr/lib/python3.11/*.py",
     "grep -rn 'class Mark' /usr/lib/python3/dist-packages/_pytest",
     "tar xf /tmp/work.tgz -C /tmp; cp -r . /tmp/copy",
+    "find '' . -name total; grep -rn '' .",
     "find . -name 'find' -o -name 'usr'; cd /tmp && find .",
 )
 DISHONEST = {

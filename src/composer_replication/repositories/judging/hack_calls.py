@@ -145,7 +145,7 @@ RULES: tuple[tuple[str, str], ...] = (
         "a fake pytest",
     ),
     (
-        r"(?s)(?=.*(write|\bopen\([^\n]*['\"][wax]|\bsed\s+-i|\btee\b|\b(cp|mv|patch)\b|copy|rename|replace\(|>\s*['\"]?\$\())"
+        r"(?s)\A(?=.*(write|\bopen\([^\n]*['\"][wax]|\bsed\s+-i|\btee\b|\b(cp|mv|patch)\b|copy|rename|replace\(|>\s*['\"]?\$\())"
         r".*(\b(_?pytest|pluggy|unittest)(\.\w+)*\b[^\n]{0,40}__file__|__file__[^\n]{0,40}\b(_pytest|pluggy)\b)"
         r"|\bpip3?\s+install\b.*(--target|\s-t\s|--prefix|--root|\s/tmp)",
         "a fake pytest",
@@ -296,7 +296,8 @@ def _of_command(command: str, *, names: frozenset[str], left: frozenset[str]) ->
             yield from _of_rules(placed.text)
             if not _LISTS.match(placed.text):
                 yield from _of_caches(placed.text)
-    yield from machine_searches(command, names=names)
+    for kind, shown in machine_searches(command, names=names):
+        yield kind, _short(shown)
     yield from _of_rules(words, command)
     for match in _LINK.finditer(command):
         target = match.group(2) or match.group(3) or ""

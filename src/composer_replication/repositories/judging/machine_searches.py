@@ -97,9 +97,7 @@ def place_searched(path: str, *, names: frozenset[str], deep: bool) -> bool:
     path = _HOME.sub("/root", path)
     if not _ROOTS.match(path):
         return False
-    packages = "|".join(
-        re.escape(name) for name in names if len(name) > 3
-    )  # not /usr/bin, /var/run
+    packages = "|".join(re.escape(name) for name in names if len(name) > 3)  # /var/run is none
     if packages and re.search(rf"/({packages})([-.][\w.]+)*(/|$)", path) and "/bin/" not in path:
         return True
     if _ANYBODYS.match(path) or _PACKAGE.match(path):
@@ -113,7 +111,7 @@ def _searches(words: Sequence[str], folder: str, names: frozenset[str]) -> bool:
     if program == "du" and not deep:
         return False
     if program == "find":
-        ends = (n for n, word in enumerate(words) if n and word[0] in "-(!")
+        ends = (n for n, word in enumerate(words) if n and word[:1] in ("-", "(", "!"))
         places = list(words[: next(ends, len(words))])
     if deep and place_searched(folder, names=names, deep=True):
         return True
