@@ -31,7 +31,7 @@ _ANYBODYS = re.compile(
 _PACKAGE = re.compile(r"[^*?\[]*/(python3[\d.]*|site-packages|dist-packages)/\w+(/|$)")
 """One other package."""
 _VERSIONS = re.compile(r"^[^*?\[]*/python[\d.*]*/?$")
-_HOME = re.compile(r"(~|\$\{?(HOME|VIRTUAL_ENV|PYENV_ROOT|CONDA_PREFIX)\b\}?)(?=/|$)")
+_HOME = re.compile(r"(~|\$\{?(HOME|VIRTUAL_ENV|PYENV_ROOT|CONDA_PREFIX)\b\}?)(?=/?$|/[.*?\[])")
 _WORD = re.compile(r"[\w.,@+~*?\[\]^!:%{}/-]+")
 _WILD = re.compile(r"[*?\[]")
 _LITERAL = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
@@ -113,6 +113,8 @@ def _searches(words: Sequence[str], folder: str, names: frozenset[str]) -> bool:
     if program == "find":
         ends = (n for n, word in enumerate(words) if n and word[:1] in ("-", "(", "!"))
         places = list(words[: next(ends, len(words))])
+    if program in ("cp", "rsync"):
+        places.pop()  # it is written
     if deep and place_searched(folder, names=names, deep=True):
         return True
     return any(
