@@ -136,7 +136,7 @@ def test_an_estimate_says_what_a_step_costs_and_a_ceiling_that_covers_it(tmp_pat
     prepare(tmp_path, "http://127.0.0.1:9", sessions=4, steps=3)
     value = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
     shown = recompose("replay", "--estimate", "--replay.max_usd", "0", cwd=tmp_path).out
-    each = re.search(r"about \$([\d.]+) a step; a pair can come of 12 of the 12 steps", shown)
+    each = re.search(r"about \$([\d.]+) a step; a pair can come of 12 of 12 steps", shown)
     assert each is not None and float(each[1]) == pytest.approx(value["usd"] / 12, abs=0.005)
     (ceiling,) = re.findall(r"next +recompose replay.* --max-usd ([\d.]+)", shown)
     assert value["usd"] <= float(ceiling) < value["usd"] + 0.1

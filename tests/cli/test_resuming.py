@@ -328,6 +328,37 @@ def test_an_import_that_turns_a_ctrl_c_into_another_error_is_still_an_interrupt(
         assert "Traceback" not in ended.stderr and "bug" not in ended.stderr
 
 
+def test_a_ctrl_c_that_python_ignores_is_an_interrupt_all_the_same(work: Path) -> None:
+    """An exception in the callback of a weak reference is ignored; an import's lock has one."""
+    code = (
+        "import os, signal, time, weakref\n"
+        "from composer_replication.cli import main as program\n"
+        "class Lock:\n"
+        "    pass\n"
+        "def callback(_):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.1)\n"
+        "def checked(argv):\n"
+        "    lock = Lock()\n"
+        "    reference = weakref.ref(lock, callback)\n"
+        "    del lock\n"
+        "    time.sleep(20)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "program._check_verb = checked\n"
+        "program.main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 130 and "interrupted" in ended.stderr, ended.stderr
+    assert "ignored" not in ended.stderr
+
+
 def test_a_step_that_takes_long_says_what_it_is_at(tmp_path: Path) -> None:
     out = io.StringIO()
     with Steps(job_on(Console(file=out, width=120), tmp_path), every_s=0.05) as steps:

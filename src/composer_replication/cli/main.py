@@ -4,10 +4,12 @@
 # does not run yet.
 from __future__ import annotations
 
+import _thread
 import io
 import os
 import signal
 import sys
+import time
 
 from composer_replication.cli import INTERRUPTED
 
@@ -179,6 +181,19 @@ class _CtrlC:
         raise KeyboardInterrupt
 
 
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Interrupt again where Python ignores a Ctrl-C, as in the callback of an import's lock."""
+    if isinstance(what.exc_value, KeyboardInterrupt):
+        _thread.start_new_thread(_interrupt_soon, ())  # at once it would be ignored here, too
+    else:
+        sys.__unraisablehook__(what)
+
+
+def _interrupt_soon() -> None:
+    time.sleep(0.01)
+    _thread.interrupt_main()
+
+
 def main() -> None:
     """The `recompose` command; no Ctrl-C ends it with a traceback, not even during imports."""
     code, ctrl_c = INTERRUPTED, _CtrlC()
@@ -189,6 +204,7 @@ def main() -> None:
         # otherwise SIGINT is ignored, as for a command with `&` in a script
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, ctrl_c)
+            sys.unraisablehook = _unraisable
         code = run(sys.argv[1:], interrupted=lambda: ctrl_c.came)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
