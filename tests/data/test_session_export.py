@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from composer_replication.cli import sessions_rows
 from composer_replication.cli.sessions_written import checked
 from composer_replication.core.errors import DataError
-from composer_replication.core.trace import Session, Text, Turn
-from composer_replication.data.session_export import trajectory, trl_rows
+from composer_replication.core.trace import Segment, Session, Text, Turn
+from composer_replication.data import trl_export
+from composer_replication.data.chat import to_chat
+from composer_replication.data.session_export import trajectory
+from composer_replication.data.trl_export import TrlRows
 from composer_replication.report.data_card import DataCard, data_card
 from tests.cli.test_ingest import MADE_UP_KEY, log_lines
 from tests.cli.workspace import recompose
@@ -82,7 +86,7 @@ def check_round_trip(session: Session, folder: Path) -> None:
 def test_a_row_is_a_message_with_the_context_it_was_written_in() -> None:
     for session in all_sessions():
         wrong = next(index for index, _ in session.assistant_turns())
-        rows = [row for _, row in trl_rows(session, barred={wrong})]
+        rows = [json.loads(row.text) for row in TrlRows(session, barred={wrong})]
         written = [
             turn
             for index, turn in session.assistant_turns()
@@ -97,6 +101,45 @@ def test_a_row_is_a_message_with_the_context_it_was_written_in() -> None:
                     assert isinstance(call["function"]["arguments"], dict)
 
 
+def test_the_size_of_the_rows_is_known_before_they_are_written() -> None:
+    for session in all_sessions():
+        rows = TrlRows(session)
+        lines = [f"{row.text}\n".encode() for row in rows]
+        assert rows.size == (len(lines), sum(map(len, lines)))
+
+
+def test_a_message_is_made_into_text_and_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [Turn(role="user", author="human", blocks=(Text("Go on with the work."),))]
+    turns += [Turn(role="assistant", author="m", blocks=(Text(f"step {n}"),)) for n in range(50)]
+    session = replace(
+        all_sessions()[0], turns=tuple(turns), segments=(Segment(start=0, end=51),), tools=()
+    )
+    made: list[Turn] = []
+    monkeypatch.setattr(trl_export, "to_chat", lambda turn: made.append(turn) or to_chat(turn))
+    rows = TrlRows(session)
+    assert len(list(rows)) == len(list(rows)) == 50
+    texts = list(rows.texts())
+    assert len(made) == 51 and len(texts) == 52  # the tools are a text, too
+
+
+def test_more_rows_than_allowed_are_refused_with_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+    assert recompose("ingest", "logs", cwd=tmp_path).code == 0
+    assert recompose("sites", cwd=tmp_path).code == 0
+    monkeypatch.setattr(sessions_rows, "EVERY_S", 0.0)
+    argv = ("sessions", "--write", "rows.jsonl")
+    refused = recompose(*argv, "--max-gb", "0.000001", cwd=tmp_path)
+    assert refused.code == 1 and "MB of text" in refused.err and "--max-gb" in refused.err
+    assert not (tmp_path / "rows.jsonl").exists()
+    done = recompose(*argv, cwd=tmp_path)
+    rows = (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()
+    assert done.code == 0 and f"writing {len(rows)} rows with" in done.out
+    assert f"row {len(rows)} of {len(rows)}, " in done.out and "MB | eta=" in done.out
+
+
 def test_the_verb_leaves_mistakes_out_and_writes_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "a.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
@@ -105,7 +148,7 @@ def test_the_verb_leaves_mistakes_out_and_writes_nothing_twice(tmp_path: Path) -
     assert refused.code and "recompose sites" in refused.err
     assert recompose("sites", cwd=tmp_path).code == 0
     done = recompose("sessions", "--write", "rows.jsonl", cwd=tmp_path)
-    assert done.code == 0 and "messages of 1 sessions" in done.out
+    assert done.code == 0 and "messages of 1 session to" in done.out
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
     sites = (tmp_path / "recompose" / "sites.jsonl").read_text("utf-8").splitlines()
     texts = [json.dumps(row) for row in rows]

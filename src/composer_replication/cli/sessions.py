@@ -27,6 +27,7 @@ def sessions_command(
     *,
     write: Path | None = None,
     form: Form = "trl",
+    max_gb: float = 1.0,
     common: Common = Common(),
 ) -> int:
     """List the store: every session with its project, its times, and when it was first and last
@@ -45,6 +46,9 @@ def sessions_command(
         "parquet" = the same as a data set, held-out sessions apart (extra `parquet`);
         "atif" = Harbor's trajectory format; "training_trace" = OpenEnv's, of sessions that
         student.model sampled (`recompose serve`, rollouts): its ids and log-probs.
+    max_gb
+        Refuse "trl" and "parquet" with more gigabytes of text than this: a row per message of the
+        model repeats all of the message's context.
     """
     job = open_where_sessions_are(common)
     store = job.need_file(job.sessions, verb="ingest")
@@ -105,7 +109,9 @@ def sessions_command(
             style="dim",
         )
     if write is not None:
-        written = write_sessions_as(job, {row["id"] for row in rows}, path=write, form=form)
+        written = write_sessions_as(
+            job, {row["id"] for row in rows}, path=write, form=form, max_gb=max_gb
+        )
         job.screen.line(f" wrote {written} to {write}")
     job.warn_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")
     job.screen.result({"sessions": rows, "forgotten": record.forgotten})

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
 from composer_replication.cli.job import Job
 from composer_replication.cli.sessions_parquet import write_parquet
+from composer_replication.cli.sessions_rows import RowsToWrite, check_text, write_rows
 from composer_replication.cli.sessions_traces import write_training_traces
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
-from composer_replication.core.jsonl import dumps, write_json, write_lines
-from composer_replication.core.redact import find_secrets
+from composer_replication.core.jsonl import dumps, write_json
 from composer_replication.core.trace import Session
-from composer_replication.data.session_export import trajectory, trl_rows
+from composer_replication.data.session_export import trajectory
 from composer_replication.report.html import plural
 
 Form = Literal["trl", "parquet", "atif", "training_trace"]
 
 
-def write_sessions_as(job: Job, names: Collection[str], *, path: Path, form: Form) -> str:
+def write_sessions_as(
+    job: Job, names: Collection[str], *, path: Path, form: Form, max_gb: float
+) -> str:
     """Write the named sessions of the store; returns what was written, in words.
 
     Raises DataError if the path exists, if "trl" and "parquet" have no sites to leave out mistakes
-    by, or if a secret is found in what would be written.
+    by or more than `max_gb` of rows, or if a secret is found in what would be written.
     """
     if path.exists():
         raise DataError("it exists already", where=str(path), fix="name a new file or folder")
@@ -44,25 +46,13 @@ def write_sessions_as(job: Job, names: Collection[str], *, path: Path, form: For
         if site.bars_lm_ce and site.session_id in names:
             barred.setdefault(site.session_id, {})[site.turn] = f"{site.category}: {site.kind}"
     if form == "parquet":
-        return write_parquet(job, sessions, barred=barred, check=checked, folder=path)
-    count = write_lines(path, _rows(sessions, barred))
-    return f"{plural(count, 'message')} of {plural(len(sessions), 'session')}"
-
-
-def _rows(
-    sessions: list[Session], barred: Mapping[str, Collection[int]]
-) -> Iterator[dict[str, Any]]:
-    for session in sessions:
-        for _, row in trl_rows(session, barred=barred.get(session.id, ())):
-            yield checked(row, session)
+        return write_parquet(job, sessions, barred=barred, max_gb=max_gb, folder=path)
+    rows = RowsToWrite(job, sessions, barred=barred, max_gb=max_gb)
+    write_rows(rows, path)
+    return f"{plural(rows.count, 'message')} of {plural(len(sessions), 'session')}"
 
 
 def checked(value: dict[str, Any], session: Session) -> dict[str, Any]:
     """The value; raises DataError if a secret was overlooked when the session was ingested."""
-    if found := find_secrets(dumps(value)):
-        raise DataError(
-            f"{len(found)} secrets of the kind {found[0].kind} would leave",
-            where=session.id,
-            fix="ingest the log again: today's rules redact them",
-        )
+    check_text(dumps(value), session)
     return value

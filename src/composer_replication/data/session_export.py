@@ -1,63 +1,20 @@
-"""Sessions in the forms that other tools read: TRL's columns, and ATIF.
+"""Sessions as ATIF, Harbor's trajectories.
 
-    for turn, row in trl_rows(session, barred={7}):
-        ...                                    # 3, {"prompt": [...], "completion": [...], "tools"}
     trajectory(session)                           # a document of schema ATIF-v1.7
 
-TRL ("Dataset formats and types"): conversational prompt-completion, a row per message of the model,
-with the context that it was written in; the arguments of a call are an object. A message that is
-mistaken, or that a person stopped (`barred`), is never a completion. ATIF: RFC 0001 of Harbor, as
-its models of version 0.25 check it. A result stands in the step that made its call; `is_error`,
-authors and tags, for which it has no place, are in `extra`.
+ATIF: RFC 0001 of Harbor, as its models of version 0.25 check it. A result stands in the step that
+made its call; `is_error`, authors and tags, for which it has no place, are in `extra`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from composer_replication.core.trace import HARNESS, HUMAN, Session, Thinking, ToolResult, Turn
-from composer_replication.data.chat import to_chat, tool_to_chat
+from composer_replication.data.chat import tool_to_chat
 
 ATIF_VERSION = "ATIF-v1.7"
-
-
-def trl_rows(
-    session: Session, *, barred: Collection[int] = ()
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(turn of the completion, prompt-completion row) of a session; `barred` are turns that no row
-    may teach.
-
-    Messages that another session holds too (`copied`) are context only.
-    """
-    tools = [tool_to_chat(tool) for tool in session.tools]
-    names = {call_id: ref.call.name for call_id, ref in session.calls().items()}
-    for index, turn in session.assistant_turns():
-        if index in barred or not (turn.text or turn.calls):
-            continue
-        prompt = [
-            message for other in session.context(index) for message in _messages(other, names)
-        ]
-        if prompt:
-            row = {"prompt": prompt, "completion": _messages(turn, names), "tools": tools}
-            yield index, row
-
-
-def _messages(turn: Turn, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The chat messages of a turn as TRL has them: arguments are objects, a result has its tool's
-    name."""
-    messages = to_chat(turn)
-    for message in messages:
-        message.pop("is_error", None)
-        if message["role"] == "tool":
-            message["name"] = names.get(message.pop("tool_call_id"), "")
-    if turn.calls:
-        messages[0]["tool_calls"] = [
-            {"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}}
-            for c in turn.calls
-        ]
-    return messages
 
 
 def trajectory(session: Session) -> dict[str, Any]:
