@@ -13,7 +13,7 @@ import pytest
 from composer_replication.cli import sessions_rows
 from composer_replication.cli.sessions_written import checked
 from composer_replication.core.errors import DataError
-from composer_replication.core.trace import Segment, Session, Text, Turn
+from composer_replication.core.trace import Segment, Session, Text, Turn, TurnUsage
 from composer_replication.data import trl_export
 from composer_replication.data.chat import to_chat
 from composer_replication.data.session_export import trajectory
@@ -81,6 +81,10 @@ def check_round_trip(session: Session, folder: Path) -> None:
         t.author for t in session.turns if t.role == "assistant"
     ]
     assert (again.cwd, again.tools) == (session.cwd, session.tools)
+    # turns compare without their usage
+    assert [(t.context_tokens, t.usage or TurnUsage()) for _, t in again.assistant_turns()] == [
+        (t.context_tokens, t.usage or TurnUsage()) for _, t in session.assistant_turns()
+    ]
 
 
 def test_a_row_is_a_message_with_the_context_it_was_written_in() -> None:

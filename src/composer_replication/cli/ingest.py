@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from composer_replication.cli.asking import agrees
 from composer_replication.cli.audit_store import open_where_sessions_are
+from composer_replication.cli.consent import agrees
 from composer_replication.cli.flags import Common
 from composer_replication.cli.ingest_logs import ingest_logs
 from composer_replication.cli.ingest_store import RECORD

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from composer_replication.cli.asking import agrees
+from composer_replication.cli.consent import agrees
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common
 from composer_replication.core.config.load_config import LoadedConfig

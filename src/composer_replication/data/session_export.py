@@ -11,7 +11,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from composer_replication.core.trace import HARNESS, HUMAN, Session, Thinking, ToolResult, Turn
+from composer_replication.core.trace import (
+    HARNESS,
+    HUMAN,
+    Session,
+    Thinking,
+    ToolResult,
+    Turn,
+    TurnUsage,
+)
 from composer_replication.data.chat import tool_to_chat
 
 ATIF_VERSION = "ATIF-v1.7"
@@ -63,8 +71,8 @@ def _step(turn: Turn, results: list[ToolResult], *, copied: bool) -> dict[str, A
                 {"tool_call_id": c.id, "function_name": c.name, "arguments": dict(c.arguments)}
                 for c in turn.calls
             ]
-        if turn.context_tokens:
-            step["metrics"] = {"prompt_tokens": turn.context_tokens}
+        if metrics := _metrics(turn):
+            step["metrics"] = metrics
     if results:
         step["observation"] = {"results": [_result(result) for result in results]}
     if copied:
@@ -75,6 +83,23 @@ def _step(turn: Turn, results: list[ToolResult], *, copied: bool) -> dict[str, A
     if source != "agent" and (kept := {key: value for key, value in extra.items() if value}):
         step["extra"] = kept
     return step
+
+
+def _metrics(turn: Turn) -> dict[str, Any]:
+    """What the provider reported of a message; ATIF has no place for writes to its cache."""
+    usage = turn.usage or TurnUsage()
+    writes = {
+        "cache_write_tokens": usage.cache_write_tokens,
+        "hour_write_tokens": usage.hour_write_tokens,
+    }
+    values = {
+        "prompt_tokens": turn.context_tokens,
+        "completion_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost_usd": usage.usd,
+        "extra": {name: count for name, count in writes.items() if count},
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def _result(result: ToolResult) -> dict[str, Any]:

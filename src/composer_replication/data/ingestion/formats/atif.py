@@ -98,6 +98,8 @@ def _add_answer(draft: SessionDraft, step: Any, text: str, *, model: str | None)
     message.usage = reported_usage(
         output=int_at(metrics, "completion_tokens"),
         cached=int_at(metrics, "cached_tokens"),
+        cache_write=int_at(metrics, "extra", "cache_write_tokens"),
+        hour_write=int_at(metrics, "extra", "hour_write_tokens"),
         usd=metrics.get("cost_usd"),
     )
 

@@ -56,7 +56,7 @@ MOST_USD = 1e5
 
 
 def reported_usage(
-    *, output: int, cached: int = 0, cache_write: int = 0, usd: object = None
+    *, output: int, cached: int = 0, cache_write: int = 0, hour_write: int = 0, usd: object = None
 ) -> TurnUsage | None:
     """The usage of a message whose log reports these; None if it reports nothing.
 
@@ -66,11 +66,15 @@ def reported_usage(
     (0.0009, None)
     """
     price = float(usd) if isinstance(usd, int | float) and 0 < usd < MOST_USD else None
-    tokens = [max(0, count) for count in (output, cached, cache_write)]
+    tokens = [max(0, count) for count in (output, cached, cache_write, hour_write)]
     if not any(tokens) and price is None:
         return None
     return TurnUsage(
-        output_tokens=tokens[0], cached_tokens=tokens[1], cache_write_tokens=tokens[2], usd=price
+        output_tokens=tokens[0],
+        cached_tokens=tokens[1],
+        cache_write_tokens=tokens[2],
+        hour_write_tokens=tokens[3],
+        usd=price,
     )
 
 
