@@ -6,8 +6,9 @@
 
 Each line of the file, or each JSON file of a folder, is an episode on the small shop of
 tests/repositories: its tool calls
-are played in a sandbox, what they leave is judged twice, with and without the hack monitor. Prints
-a row per episode; the exit code is 1 if a dishonest one earns or is not named, or an honest one
+are played with the tools of a real episode (RepoEnv), what they leave is judged twice, with and
+without the hack monitor. A file is read before it is written, as these tools ask. Prints a row per
+episode; the exit code is 1 if a dishonest one earns or is not named, or an honest one
 earns nothing or is named.
 """
 
@@ -19,7 +20,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,69 +27,53 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from composer_replication.core.jsonl import write_json  # noqa: E402
-from composer_replication.core.trace import ToolCall  # noqa: E402
-from composer_replication.repositories.checkout import read_checkout  # noqa: E402
-from composer_replication.repositories.judged import JudgedEpisode, JudgedRepository  # noqa: E402
-from composer_replication.repositories.judging.judge import (  # noqa: E402
-    judge_changes,
-    judge_episode,
-)
-from composer_replication.repositories.judging.judge_room import open_repository  # noqa: E402
-from composer_replication.repositories.making.make_repo_tasks import (  # noqa: E402
-    TaskSettings,
-    make_repo_tasks,
-)
-from composer_replication.repositories.repo_task import RepoTask, read_tasks  # noqa: E402
-from tests.repositories.hack_player import fill, play  # noqa: E402
-from tests.repositories.shop import make_shop, this_environment  # noqa: E402
+from composer_replication.core.trace import Text, ToolCall, Turn  # noqa: E402
+from composer_replication.repositories.judged import JudgedEpisode  # noqa: E402
+from composer_replication.repositories.judging.judge import judge_changes  # noqa: E402
+from composer_replication.repositories.making.make_repo_tasks import TaskSettings  # noqa: E402
+from composer_replication.repositories.playing.judged_reward import judged_repository  # noqa: E402
+from composer_replication.repositories.playing.playable import PlayableTasks  # noqa: E402
+from composer_replication.repositories.playing.repo_env import RepoEnv  # noqa: E402
+from composer_replication.repositories.sandbox.episode_tree import EpisodeTreeError  # noqa: E402
+from composer_replication.repositories.sandbox.tree_sandbox_child import REPO  # noqa: E402
+from tests.repositories.workplace import playing_shop  # noqa: E402
 
 SETTINGS = TaskSettings(functions=4, classes=1, bugs=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HackGround:
-    """The shop's tasks, by the symbol that each asks for, and the players' interpreter."""
-
-    python: str
-    tasks: dict[str, tuple[RepoTask, JudgedRepository]]
-
-
-def make_ground(place: Path) -> HackGround:
-    """Make the shop's tasks of functions and classes."""
-    shop = make_shop(place / "shop")
-    folder = place / "tasks"
-    environment = this_environment(shop, folder / "environments" / "shop")
-    checkout = read_checkout(shop)
-    list(make_repo_tasks(checkout, environment, folder=folder, settings=SETTINGS))
-    tasks = {
-        task.symbol: (task, open_repository(task, folder=folder, environment=environment))
-        for task in read_tasks(folder / "tasks.jsonl")
-    }
-    return HackGround(python=environment.program, tasks=tasks)
-
-
-def play_hack(ground: HackGround, hack: dict[str, Any]) -> tuple[JudgedEpisode, dict[str, Any]]:
-    """The episode as it is judged, and what it left."""
-    task, repository = ground.tasks[hack["symbol"].removeprefix("shop.cart.")]
-    calls = list(hack["calls"])
+def play_hack(playable: PlayableTasks, hack: dict[str, Any]) -> RepoEnv:
+    """The episode, played and judged."""
+    symbol = hack["symbol"].removeprefix("shop.cart.")
+    (task,) = [t for t in playable.tasks if t.kind != "bug" and t.symbol == symbol]
+    calls = [(call["name"], filled(call["input"])) for call in hack["calls"]]
     for path, text in hack.get("final_files", {}).items():
-        full = path if path.startswith("{root}") else f"{{root}}/{path}"
-        calls.append({"name": "Write", "input": {"file_path": full, "content": text}})
-    with tempfile.TemporaryDirectory() as place:
-        tree = make_shop(Path(place) / "shop")
-        for path, text in task.changed_files(repository.checkout.folder).items():
-            (tree / path).write_text(text, encoding="utf-8")
-        left = play(tree, calls, python=ground.python)
-    changes = {"changed": left["changed"], "deleted": left["deleted"]}
-    made = [ToolCall(str(n), call["name"], fill(call["input"])) for n, call in enumerate(calls)]
-    return judge_episode(task, repository=repository, calls=made, **changes), left
+        full = filled(path) if path.startswith("{root}") else f"{REPO}/{path}"
+        calls.append(("Write", {"file_path": full, "content": text}))
+    env = RepoEnv(task, playable, max_turns=len(calls), command_s=20)
+    env.open()
+    for name, arguments in calls:
+        if name in ("Write", "Edit"):
+            read = ToolCall("", "Read", {"file_path": arguments["file_path"]})
+            env.reply(Turn(role="assistant", author="hack", blocks=(read,)))
+            env.calls.remove(read)  # the monitor judges the episode's own calls
+        call = ToolCall("", name, arguments)
+        env.reply(Turn(role="assistant", author="hack", blocks=(call,)))
+    env.reply(Turn(role="assistant", author="hack", blocks=(Text("done"),)))
+    env.reward()
+    return env
 
 
-def judge_alone(ground: HackGround, hack: dict[str, Any], left: dict[str, Any]) -> JudgedEpisode:
-    """The episode as it would be judged without the monitor."""
-    task, repository = ground.tasks[hack["symbol"].removeprefix("shop.cart.")]
-    changes = {"changed": left["changed"], "deleted": left["deleted"]}
-    return judge_changes(task, repository=repository, **changes)
+def filled(value: Any) -> Any:
+    """A call's arguments with the repository's folder for {root}."""
+    return json.loads(json.dumps(value).replace("{root}", REPO))
+
+
+def judge_alone(env: RepoEnv) -> JudgedEpisode:
+    """A played episode as it would be judged without the monitor."""
+    assert env.changes is not None
+    repository = judged_repository(env.playable.repository(env.task))
+    changes = {"changed": env.changes.texts, "deleted": env.changes.deleted}
+    return judge_changes(env.task, repository=repository, **changes)
 
 
 def episodes_in(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -112,19 +96,26 @@ def main() -> int:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     wrong, earned, named = 0, Counter[bool](), Counter[bool]()
-    with tempfile.TemporaryDirectory() as place:
-        ground = make_ground(Path(place))
+    with (
+        tempfile.TemporaryDirectory() as place,
+        playing_shop(Path(place), settings=SETTINGS) as playable,
+    ):
         for name, hack in episodes_in(options.episodes):
             if options.names and name not in options.names:
                 continue
-            judged, left = play_hack(ground, hack)
-            alone = judge_alone(ground, hack, left)
+            try:
+                env = play_hack(playable, hack)
+            except EpisodeTreeError as error:
+                print(f"WRONG | {name} | the episode is lost: {error}", flush=True)
+                wrong += 1
+                continue
+            judged, alone = env.earned, judge_alone(env)
             honest = bool(hack["honest"])
             earned[honest] += judged.reward == 1
             named[honest] += bool(judged.attempts)
             good = judged.reward == float(honest) and bool(judged.attempts) is not honest
             wrong += not good
-            kinds = sorted({attempt.kind for attempt in judged.attempts})
+            kinds = sorted({attempt.partition(": ")[0] for attempt in judged.attempts})
             row = {"name": name, "class": hack["class"], "honest": honest, "kinds": kinds}
             rows.append({**row, "reward": judged.reward, "without_monitor": alone.reward})
             cells = [
@@ -132,8 +123,7 @@ def main() -> int:
                 name,
                 hack["class"],
                 f"{judged.reward:.0f} (judge alone {alone.reward:.0f}: {alone.reason[:70]})",
-                "; ".join(f"{a.kind}: {a.shown[:60]}" for a in judged.attempts[:3]) or "not named",
-                left.get("lost", ""),
+                "; ".join(attempt[:80] for attempt in judged.attempts[:3]) or "not named",
             ]
             print(" | ".join(cells), flush=True)
     for honest, what in ((False, "dishonest"), (True, "honest")):

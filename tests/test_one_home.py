@@ -165,6 +165,7 @@ PYTHONS = re.compile(
 """What only `repositories/python` has to know of the repositories that tasks are made of."""
 NAMED_WITH_A_REASON = {
     "hack_calls.py": "every tree has an interpreter, so Python's tricks are open in any language",
+    "machine_searches.py": "as hack_calls.py: where Python's packages lie, and pip",
     "hack_monitor.py": "what running tools leave in any repository",
     "tree_sandbox.py": "the interpreter of the side inside, with the variables that it starts with",
     "bubblewrap.py": "our own modules, as an archive",

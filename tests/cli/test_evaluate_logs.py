@@ -134,6 +134,32 @@ def test_more_logs_are_asked_for_where_no_share_holds_out_enough(tmp_path: Path)
     assert "no share up to half does; only more logs help" in said
 
 
+def test_where_no_mistake_is_held_out_build_and_evaluate_name_a_split_that_holds_some(
+    tmp_path: Path,
+) -> None:
+    """The one repository that is held out has no mistake: a training would end in a refusal."""
+    names, work = [f"s{n}" for n in range(6)], tmp_path / "recompose"
+    units = {n: f"acme/{n}" for n in names}
+    lowest = min(map(unit_number, units.values()))
+    units["good"] = next(u for u in map("acme/{}".format, range(999)) if unit_number(u) < lowest)
+    write_sessions(
+        work / "sessions.jsonl", [session(name=n, repository=unit) for n, unit in units.items()]
+    )
+    write_lines(work / "sites.jsonl", [record_to_json(site(name=n)) for n in names])
+    write_lines(work / "hints.jsonl", [record_to_json(hint(name=n)) for n in names])
+    flags = ("--held_out.by", "repository", "--held_out.fraction", f"{lowest}")
+    said = read(recompose("build", *flags, cwd=tmp_path))
+    line = r"only more logs help\. set (.*?) to evaluate at (\d) of them"
+    ((what, count),) = re.findall(rf"0 mistakes held out, .*{line}", said)
+    assert recompose("train", "--name", "main", *TRAIN, *flags, "-q", cwd=tmp_path).code == 0
+    refused = recompose("evaluate", "main", "--logs", *flags, cwd=tmp_path)
+    assert refused.code == 1 and f"set {what}, which holds out {count} mistakes" in read(refused)
+    values = dict(setting.split(" = ") for setting in what.split(" and "))
+    better = [word for name, value in values.items() for word in (f"--{name}", json.loads(value))]
+    built = recompose("build", *flags, *map(str, better), "--json", cwd=tmp_path).value
+    assert built["evaluable"]["sites"] == int(count) > 0
+
+
 def test_build_and_a_dry_run_say_how_many_sites_fit_and_what_would_help(tmp_path: Path) -> None:
     """The window is the run's: a person must learn before training that no site fits it."""
     fill(tmp_path / "recompose")

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -381,9 +382,24 @@ def test_a_step_that_takes_long_says_what_it_is_at(tmp_path: Path) -> None:
 
 def test_a_run_tells_what_its_first_step_is_at(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(Steps, "progress", lambda self, doing: heard.append(doing()))
-    assert recompose("train", "--train.steps", "1", cwd=work).code == 0
-    assert (
-        heard[0] == "playing 4 rollouts: 0 tokens written"
-        and "looking at the rollouts: KL, entropy, monitor tasks" in heard
-    )
+    phases: list[Callable[[], str]] = []
+
+    def hear(self: Steps, doing: Callable[[], str]) -> None:
+        heard.append(doing())
+        phases.append(doing)
+
+    monkeypatch.setattr(Steps, "progress", hear)
+    monitored = ("--train.health.monitor_tasks", "2", "--train.health.max_kl", "9")
+    assert recompose("train", "--train.steps", "1", *monitored, cwd=work).code == 0
+    assert heard[0] == "playing 4 rollouts: 0 tokens written"
+    counted = {
+        text: phase()
+        for text, phase in zip(heard, phases, strict=True)
+        if ": 0 of " in text and "eta measuring" in text
+    }
+    drift, monitor = "KL and entropy of the rollouts, parts: ", "monitor tasks played: "
+    assert [text for text in counted if text.startswith(drift)]
+    assert counted[f"{monitor}0 of 2, eta measuring"] == f"{monitor}2 of 2, eta 0s"
+    for end in counted.values():
+        done, total = end.partition(": ")[2].partition(",")[0].split(" of ")
+        assert done == total and end.endswith("eta 0s")

@@ -17,6 +17,9 @@ from rich.console import Console
 from composer_replication.cli.console import Screen
 from composer_replication.cli.train_text import event_text, show_plan, step_text
 from composer_replication.core.config.root import Config
+from composer_replication.core.errors import ConfigError
+from composer_replication.core.rundir import create_run
+from composer_replication.rollouts import task_source
 from tests.cli.workspace import files, recompose
 from tests.training.scripted import tiny_student
 
@@ -134,6 +137,26 @@ def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
         (work / "recompose" / "runs" / "first one" / "command.txt").read_text("utf-8")
     )
     assert argv[:4] == ["recompose", "train", "--name", "first one"]
+
+
+def test_a_refused_start_leaves_no_run_and_its_name_free(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ("train", "--name", "mine", "--train.steps", "1", "--train.checkpoint_every", "1")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("no such world", where="rollouts.env", fix="name another")
+
+    earlier = create_run(work / "recompose" / "runs", resolved={}, command="", seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(task_source, "open_world", refuse)
+        refused = recompose(*start, cwd=work)
+    runs = work / "recompose" / "runs"
+    assert refused.code == 1 and "no such world" in refused.err
+    assert not (runs / "mine").exists() and (runs / "latest").resolve() == earlier.path.resolve()
+    started = recompose(*start, cwd=work)
+    assert started.code == 0, started.err
+    assert (runs / "latest").resolve().name == "mine"
 
 
 def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:

@@ -522,6 +522,8 @@ def test_a_terminal_is_asked_once_and_no_is_no(strange: Path, tmp_path: Path) ->
         and "not trusted" in output
         and not ran(tmp_path)
     )
+    output = on_a_terminal("sites", cwd=strange, typed="\x04")  # Ctrl-D, at the end of input
+    assert "not trusted" in output and "bug" not in output and not ran(tmp_path)
     output = on_a_terminal("sites", "--dry-run", cwd=strange, typed="y\n")
     assert "[y/N]" not in output and not ran(tmp_path)
     assert "[y/N]" in on_a_terminal("sites", cwd=strange, typed="y\n") and ran(tmp_path)

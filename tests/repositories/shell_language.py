@@ -14,7 +14,7 @@ from pathlib import Path
 from composer_replication.core.files import make_folder
 from composer_replication.repositories.checkout import Checkout, FileRoles
 from composer_replication.repositories.edits import Edit
-from composer_replication.repositories.environment import TestEnvironment, note_environment
+from composer_replication.repositories.environment import TestEnvironment, environment_in
 from composer_replication.repositories.sandbox.episode_tree import EpisodeTree, prepared_tree
 from composer_replication.repositories.sandbox.test_runner import TestRun
 from composer_replication.repositories.sandbox.tree_sandbox import ProcessLimits, TreeSandbox
@@ -189,7 +189,7 @@ class ShellLanguage:
         self, checkout: Checkout, *, folder: Path, program: str = ""
     ) -> TestEnvironment:
         make_folder(folder / "metadata")
-        return note_environment(folder, program or "/bin/sh")
+        return environment_in(folder, program or "/bin/sh")
 
     def installed_code(self, environment: TestEnvironment) -> Iterator[Path]:
         yield from ()

@@ -1,4 +1,4 @@
-"""Scripted episodes played in the real sandbox and judged: what each earns, and how it is named.
+"""Scripted episodes played with the tools of a real episode: what each earns, and how it is named.
 
 All hacks but the last ones also solve the task: if the monitor missed what they tried, they would
 earn. scripts/play_hacks.py plays the same episodes, and more, on all tasks of the shop.
@@ -7,13 +7,17 @@ earn. scripts/play_hacks.py plays the same episodes, and more, on all tasks of t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from composer_replication.core.jsonl import write_lines
 from composer_replication.repositories.checkout import read_checkout
-from composer_replication.repositories.judged import JudgedRepository
-from scripts.play_hacks import HackGround, episodes_in, play_hack
+from composer_replication.repositories.making.attempts import ENVIRONMENTS, TASKS, base_folder
+from composer_replication.repositories.playing.playable import PlayableTasks
+from composer_replication.repositories.repo_task import task_line
+from scripts.play_hacks import episodes_in, play_hack
 from tests.repositories.shop import make_shop, needs_walls, this_environment
 from tests.repositories.test_judge import TASK
 
@@ -25,27 +29,31 @@ pytestmark = needs_walls
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HackGround]:
+def playable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlayableTasks]:
     """The shop with the one task that is played."""
-    place = tmp_path_factory.mktemp("ground")
-    shop = make_shop(place / "shop")
-    environment = this_environment(shop, place / "environment")
-    repository = JudgedRepository(
-        checkout=read_checkout(shop), environment=environment, cache=place / "cache"
-    )
-    yield HackGround(python=environment.program, tasks={"total": (TASK, repository)})
+    folder = tmp_path_factory.mktemp("tasks")
+    shop = make_shop(tmp_path_factory.mktemp("played") / "shop")
+    this_environment(shop, folder / ENVIRONMENTS / "shop")
+    checkout = read_checkout(shop)
+    base_folder(checkout, folder=folder)
+    write_lines(folder / TASKS, [task_line(replace(TASK, base=checkout.sha256))])
+    with PlayableTasks(folder) as tasks:
+        yield tasks
 
 
 @pytest.mark.parametrize("name", HACKS)
-def test_a_played_hack_earns_nothing_and_is_named(name: str, ground: HackGround) -> None:
-    judged, left = play_hack(ground, EPISODES[name])
-    assert "lost" not in left and left["changed"]
-    assert judged.reward == 0.0, judged
-    assert EPISODES[name]["class"] in [attempt.kind for attempt in judged.attempts]
+def test_a_played_hack_earns_nothing_and_is_named(name: str, playable: PlayableTasks) -> None:
+    env = play_hack(playable, EPISODES[name])
+    assert env.changes is not None and env.changes.paths
+    assert env.earned.reward == 0.0, env.earned
+    kinds = [attempt.partition(": ")[0] for attempt in env.earned.attempts]
+    assert EPISODES[name]["class"] in kinds
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_a_played_honest_episode_earns(name: str, ground: HackGround) -> None:
-    judged, left = play_hack(ground, EPISODES[name])
-    assert [path for path in left["changed"] if "_cache/" not in path] == ["shop/cart.py"]
-    assert (judged.reward, judged.reason, judged.attempts) == (1.0, "", ())
+def test_a_played_honest_episode_earns(name: str, playable: PlayableTasks) -> None:
+    env = play_hack(playable, EPISODES[name])
+    assert env.changes is not None
+    assert [path for path in env.changes.paths if "_cache/" not in path] == ["shop/cart.py"]
+    earned = env.earned
+    assert (earned.reward, earned.reason, earned.attempts) == (1.0, "", ())

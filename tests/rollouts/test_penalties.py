@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
-from composer_replication.core.config.train_settings import LengthSettings
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.config.train_settings import (
+    BehaviourName,
+    LengthSettings,
+    PolicySettings,
+)
 from composer_replication.core.trace import (
     Segment,
     Session,
@@ -22,7 +26,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.behaviours import BEHAVIOURS, behaviour_rewards, check_behaviours
+from composer_replication.rollouts.behaviours import BEHAVIOURS, behaviour_rewards
 from composer_replication.rollouts.penalty import Effort, effort, length_penalty, penalty, weighed
 from tests.rollouts.small_world import Shelf, parroted
 from tests.tokens.students import renderer
@@ -154,7 +158,7 @@ def test_every_invalid_call_is_counted_whatever_became_of_it() -> None:
 
 def test_breaking_a_call_on_purpose_is_never_cheaper_than_making_it() -> None:
     """The hack that Cursor observed: a broken call on a task that is expected to fail."""
-    weights = {"invalid_calls": 0.1}
+    weights: dict[BehaviourName, float] = {"invalid_calls": 0.1}
     for broken in (MALFORMED, UNKNOWN, WRONG):
         for _ in range(2):
             bad = parroted(QWEN, [broken, "I give up"], env=Shelf())
@@ -234,5 +238,9 @@ def test_a_promise_without_an_action_is_counted(text: str, broken: bool) -> None
 def test_a_behaviour_that_is_not_there_or_would_be_paid_for_is_refused(
     wrong: dict[str, float],
 ) -> None:
-    with pytest.raises(ConfigError):
-        check_behaviours(wrong)
+    with pytest.raises(ValidationError, match=r"Input should be|give 0 or more"):
+        PolicySettings.model_validate({"behaviours": wrong})
+
+
+def test_the_settings_know_every_behaviour() -> None:
+    assert set(get_args(BehaviourName)) == set(BEHAVIOURS)

@@ -395,7 +395,7 @@ def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
     assert model.training and all(env.closed for env in envs)
     model.eval()
     assert (
-        meter.num_episodes == 2
+        meter.num_episodes == meter.num_ended == 2
         and meter.num_turns == 3
         and meter.num_sampled == sum(len(i) for r in rollouts for i in written(r))
     )

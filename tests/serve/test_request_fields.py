@@ -200,3 +200,29 @@ def test_the_page_has_the_same_table(repository_root: Path) -> None:
 def test_a_field_is_in_one_list(wire: Wire) -> None:
     every = [*USED[wire], *IGNORED[wire], *REFUSED[wire]]
     assert len(every) == len(set(every)), json.dumps(sorted(every))
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("chat/completions", "max_tokens"),
+        ("chat/completions", "max_completion_tokens"),
+        ("responses", "max_output_tokens"),
+        ("messages", "max_tokens"),
+    ],
+)
+def test_a_limit_below_one_token_is_refused_as_the_provider_does(
+    path: str, field: str, limit: int
+) -> None:
+    asked = {"input": "x"} if path == "responses" else {"messages": [HI]}
+    with playing(scripted([message("Hi.")])) as (record, url):
+        answer = post(f"{url}/v1/{path}", {**asked, field: limit})
+        assert answer["status"] == 400 and not list(record.replies)
+    error = answer["error"]
+    assert error["type"] == "invalid_request_error"
+    if path == "messages":
+        assert error["message"] == "max_tokens: must be greater than or equal to 1"
+    else:
+        assert error["param"] == field
+        assert error["message"].startswith(f"Invalid '{field}': integer below minimum value.")

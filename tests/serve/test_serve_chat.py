@@ -196,6 +196,36 @@ def test_a_malformed_call_is_answered_here_and_stays_in_the_record() -> None:
     assert rollout.ids == direct.ids and rollout.num_malformed == direct.num_malformed == 1
 
 
+def test_an_answer_counts_the_tokens_that_its_client_sees() -> None:
+    """As if the messages that were answered here had never been."""
+    broken = [*QWEN.codec.one_go('<tool_call>\n{"name": "Read"\n</tool_call>'), QWEN.end_ids[0]]
+    right = [message("", READ), message("depth is 3")]
+    counts: list[list[tuple[int, int]]] = []
+    for script in ([broken, *right], right):
+        with playing(scripted(script)) as (record, url):
+            play_shelf(ask_first(url), Shelf())
+            replies = [reply.sent for reply in record.replies]
+            assert len(played_rollouts(record)[0].ids) > 0
+        counts.append([(sent.prompt_tokens, sent.sampled_tokens) for sent in replies])
+    assert counts[0] == counts[1] and len(counts[0]) == 2
+
+
+@pytest.mark.parametrize("words", ["", "<think>\nI look.\n</think>\n\n", "I look.\n"])
+def test_without_tools_a_call_is_text(words: str) -> None:
+    call = '<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>'
+    written = [*QWEN.codec.one_go(words + call), QWEN.end_ids[0]]
+    with playing(scripted([written, message("Done.")])) as (record, url):
+        client = ChatClient(url, [])
+        client.say("user", "List the files.")
+        got = client.ask()
+        client.say("user", "Go on.")
+        assert client.ask()["content"] == "Done."
+        (rollout,) = played_rollouts(record)
+    assert "tool_calls" not in got and got["content"].endswith(call)
+    assert ("I look." in got["content"]) == words.startswith("I")
+    assert sampled_ids(rollout.session)[0] == tuple(written)
+
+
 def test_a_compaction_is_a_new_root_whose_known_messages_are_context() -> None:
     """The summary is trained on, once; what follows it earns the same reward."""
     script = [message("", READ), message("", ("Count", {})), message("We read a.py."), message("3")]

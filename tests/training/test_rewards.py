@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from composer_replication.core.config.train_settings import HealthSettings, PolicySettings
-from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.core.errors import AlignmentError
 from composer_replication.rollouts.groups import (
     Group,
     Groups,
@@ -282,10 +282,3 @@ def test_a_run_whose_environment_fails_is_stopped_by_name() -> None:
         breach = health.find_breach()
         assert (breach.rule if breach else None) == rule
     assert "failed or hung in 60% of the rollouts, 2 steps in a row" in breach.reason  # pyright: ignore[reportOptionalMemberAccess]
-
-
-def test_a_behaviour_of_no_name_is_refused_before_the_first_step(world: TaskSource) -> None:
-    with pytest.raises(ConfigError, match="no behaviour 'politeness'"):
-        make_live(
-            world, live_config(train={"policy": {"weight": 1.0, "behaviours": {"politeness": 1.0}}})
-        )

@@ -14,7 +14,12 @@ from composer_replication.cli.evaluate_logs_text import (
     show_rows,
     show_side_by_side,
 )
-from composer_replication.cli.held_out_contexts import held_sites, window_remedy
+from composer_replication.cli.held_out_contexts import window_remedy
+from composer_replication.cli.held_out_splits import (
+    held_sites,
+    setting_text,
+    split_with_mistakes,
+)
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
 from composer_replication.core.errors import DataError
@@ -163,6 +168,10 @@ def _next_split(job: Job) -> str:
 
 def _remedy(job: Job) -> str:
     settings = job.held_out()
-    more = "0.2" if not settings.fraction else f"more than {settings.fraction:g}, or give more logs"
-    split_text = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
+    split_text = "give more logs: no share up to half of these holds out a mistake"
+    if not settings.fraction:
+        split_text = f"hold out {settings.by} units that hold mistakes (held_out.fraction = 0.2)"
+    elif (some := split_with_mistakes(job, settings)) is not None:
+        split, count = some
+        split_text = f"{setting_text(split, settings)}, which holds out {plural(count, 'mistake')}"
     return f"{split_text}, then: {job.command('build')}, {job.command('train')}"

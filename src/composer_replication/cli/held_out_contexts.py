@@ -3,42 +3,27 @@ it before any training, as the window is the run's for good."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from composer_replication.cli.build_split import MOST_HELD_OUT
+from composer_replication.cli.held_out_splits import (
+    can_show_a_change,
+    held_sites,
+    larger_split,
+    setting_text,
+    split_with_mistakes,
+)
 from composer_replication.cli.job import Job
-from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.evaluation.held_out_sites import (
     HeldOut,
     RestoredContexts,
-    held_out_sites,
     restore_contexts,
     smallest_window,
 )
-from composer_replication.evaluation.power import smallest_difference
 from composer_replication.models.context_length import context_length
 from composer_replication.report.html import plural
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.split import (
-    possible_fractions,
-    resolve_split_unit,
-    split_unit,
-    unit_number,
-)
-
-
-def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
-    """The held-out mistakes of the work folder's sessions."""
-    job.need_file(job.sessions, verb="ingest")
-    job.need_fresh(job.sites, verb="sites")
-    unit = resolve_split_unit(settings, read_sessions(job.sessions))
-    return held_out_sites(
-        lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
-    )
 
 
 def print_evaluable(
@@ -75,48 +60,21 @@ def print_too_few(job: Job, held: HeldOut, settings: HeldOutSettings) -> str | N
     """Print that the held-out mistakes are too few to show any change, if they are, and the setting
     that holds out enough of those that are trained on; returns it, "" if there is none."""
     trained = held.left_out.get("training", 0)
-    if not trained or _can_show_a_change(held):
+    if not trained or can_show_a_change(held):
         return None
-    more = _larger_split(job, settings)
+    more = larger_split(job, settings)
     help_text = "no share up to half does; only more logs help"
     if more is not None:
-        values = {"by": json.dumps(more.by), "fraction": f"{more.fraction:g}"}
-        changed = [
-            f"held_out.{name} = {value}"
-            for name, value in values.items()
-            if name == "fraction" or more.by != settings.by
-        ]
-        help_text = f"set {' and '.join(changed)}"
+        help_text = setting_text(more, settings)
+    elif not held.sites and (some := split_with_mistakes(job, settings)) is not None:
+        split, count = some
+        help_text += f". {setting_text(split, settings)} to evaluate at {count} of them"
     job.screen.line(
         f" few      {plural(len(held.sites), 'mistake')} held out, too few to show any change;"
         f" {trained} in training sessions: {help_text}",
         style="yellow",
     )
     return help_text if more is not None else ""
-
-
-def _can_show_a_change(held: HeldOut) -> bool:
-    return smallest_difference(len(held.sites), clusters=held.clusters) is not None
-
-
-def _larger_split(job: Job, settings: HeldOutSettings) -> HeldOutSettings | None:
-    """The smallest split up to half, by the same unit or by session, whose mistakes can show a
-    change; None if there is none."""
-    mistakes = Counter(s.session_id for s in read_sites(job.sites) if s.category == "mistake")
-    for by in dict.fromkeys((settings.by, "session")):
-        units: Counter[str] = Counter()
-        for session in read_sessions(job.sessions):
-            units[split_unit(session, by=by)] += mistakes[session.id]
-        for fraction in possible_fractions(units):
-            held_units = [n for unit, n in units.items() if n and unit_number(unit) < fraction]
-            if fraction > MOST_HELD_OUT:
-                break
-            if smallest_difference(sum(held_units), clusters=len(held_units)) is None:
-                continue
-            split = settings.model_copy(update={"by": by, "fraction": fraction})
-            if _can_show_a_change(held_sites(job, split)):  # which also leaves out copies
-                return split
-    return None
 
 
 def window_remedy(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from composer_replication.cli.asking import agrees
 from composer_replication.cli.audit_store import open_where_sessions_are
 from composer_replication.cli.flags import Common
 from composer_replication.cli.ingest_logs import ingest_logs
@@ -102,10 +103,7 @@ def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
             raise UsageError(
                 "no PATH was given", fix=f"recompose ingest PATH ..., or --yes to read {folder}"
             )
-        if input(f"Read the agent logs in {one_line(folder)}? [y/N] ").strip().lower() not in (
-            "y",
-            "yes",
-        ):
+        if not agrees(f"Read the agent logs in {one_line(folder)}?"):
             raise UsageError(
                 "nothing was read", fix="give files or folders: recompose ingest PATH ..."
             )

@@ -58,6 +58,12 @@ def tasks_command(
     """
     job = open_job(common)
     folder = job.work / FOLDER
+    if repositories and what != "make":
+        raise UsageError(
+            f"{repositories[0]} is not taken: it {what}s all tasks of the work folder",
+            where=f"recompose tasks {what}",
+            fix="leave it out; -o names another work folder",
+        )
     if what == "list":
         return list_tasks(job, folder)
     if what == "check":
@@ -74,6 +80,14 @@ def tasks_command(
                 fix="name a repository's folder",
             )
     check_names(repositories)
+    wanted = {"functions": functions, "classes": classes, "bugs": bugs, "history": history}
+    for name, count in wanted.items():
+        if count < 0:
+            raise UsageError(
+                f"--{name} {count} is no number of tasks",
+                where="recompose tasks make",
+                fix="give 0 or more; 0 makes none of this kind",
+            )
     settings = TaskSettings(functions=functions, classes=classes, bugs=bugs, seed=seed)
     if job.dry_run:
         for path in repositories:

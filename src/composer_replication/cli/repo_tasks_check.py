@@ -56,25 +56,43 @@ def check_tasks(job: Job, folder: Path) -> int:
     TreeSandbox().check()
     began = last_shown = time.monotonic()
     refused: dict[str, str] = {}
+    not_judged: dict[str, str] = {}
     with explain_stop(folder, go_on=job.command("tasks check")):
         for number, checked in enumerate(check_originals(folder), 1):
             if checked.refused:
                 refused[checked.task.id] = checked.refused
                 job.screen.line(f" {checked.task.id} left: {checked.refused}", style="yellow")
+            if checked.not_judged:
+                not_judged[checked.task.id] = checked.not_judged
+                job.screen.line(
+                    f" {checked.task.id} was not judged: {checked.not_judged}", style="yellow"
+                )
             if (now := time.monotonic()) - last_shown > EVERY_S:
                 left = (now - began) / number * (waiting - number)
                 job.screen.line(f" {number} of {waiting} checked, {left:.0f} s left", style="dim")
                 last_shown = now
     tasks = tidy_tasks(folder)
-    risks = Counter(map(_kind_of_risk, tasks))
+    risks = Counter(_kind_of_risk(task) for task in tasks if task.residual_risk)
     job.screen.table(risks.most_common(), head=("what the judge cannot exclude", "tasks"))
-    seconds = sorted(task.judge_s for task in tasks)
+    seconds = sorted(task.judge_s for task in tasks if task.residual_risk)
     if seconds:
         job.screen.line(
             f"\n a judgement takes {seconds[len(seconds) // 2]:.1f} s (median), at most"
             f" {seconds[-1]:.1f} s"
         )
-    facts = {"checked": waiting, "refused": refused, "tasks": len(tasks), "risks": dict(risks)}
+    if not_judged:
+        job.screen.line(
+            f" {plural(len(not_judged), 'task')} not judged: the judgement died or passed its"
+            " limit; the next check tries again",
+            style="yellow",
+        )
+    facts = {
+        "checked": waiting - len(not_judged),
+        "refused": refused,
+        "not_judged": not_judged,
+        "tasks": len(tasks),
+        "risks": dict(risks),
+    }
     return job.finish(facts, wrote=[folder / TASKS], next_command=job.command("tasks list"))
 
 

@@ -57,10 +57,11 @@ def make_and_print(
                 rows[str(path)] = {"skipped": error.what}
     tasks = tidy_tasks(folder)
     _print_rows(job, rows)
+    gave_tasks = bool(tasks) and any("made" in row for row in rows.values())
     job.finish(
         {"repositories": rows, "tasks": len(tasks)},
-        wrote=[folder / TASKS] if tasks else [],
-        next_command=job.command("tasks check") if tasks else "",
+        wrote=[folder / TASKS] if gave_tasks else [],
+        next_command=job.command("tasks check") if gave_tasks else "",
     )
     return int(any("skipped" in row for row in rows.values()))
 

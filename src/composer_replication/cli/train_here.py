@@ -15,7 +15,7 @@ from composer_replication.cli.backend_check import print_check
 from composer_replication.cli.job import Job
 from composer_replication.cli.train_backends import OWN_LOOPS, Launch
 from composer_replication.cli.train_reference import with_reference
-from composer_replication.cli.train_run import print_loading
+from composer_replication.cli.train_run import print_loading, replica_home
 from composer_replication.core.errors import (
     ComposerError,
     ConfigError,
@@ -24,7 +24,7 @@ from composer_replication.core.errors import (
     SlotTakenError,
     StoppedError,
 )
-from composer_replication.core.rundir import RunDir
+from composer_replication.core.rundir import RunDir, remove_unstarted
 from composer_replication.tokens.artefact import Dataset
 
 if TYPE_CHECKING:
@@ -44,6 +44,20 @@ def tell_driver() -> Iterator[None]:
         from composer_replication.training.diloco.executors.done_marker import write_failure
 
         write_failure(error, final=isinstance(error, _FINAL))
+        raise
+
+
+@contextmanager
+def removed_if_refused(run: RunDir) -> Iterator[None]:
+    """A run that is refused in this block before it has started leaves no folder, so its name can
+    be used again; a replica's is its driver's."""
+    from composer_replication.training.run.ranks import join_ranks
+
+    try:
+        yield
+    except ComposerError:
+        if replica_home() is None and join_ranks().is_main_process:
+            remove_unstarted(run)
         raise
 
 
@@ -79,8 +93,9 @@ def train_here(
         f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
         " trained)"
     )
-    if train_with := OWN_LOOPS.get(job.config.train.backend):
-        return train_with(job, student, data, run, kinds=kinds, **launch)
-    return with_reference(
-        job, student, data, run, forked=forked, kinds=kinds, tokenizer=tokenizer, **launch
-    )
+    with removed_if_refused(run):
+        if train_with := OWN_LOOPS.get(job.config.train.backend):
+            return train_with(job, student, data, run, kinds=kinds, **launch)
+        return with_reference(
+            job, student, data, run, forked=forked, kinds=kinds, tokenizer=tokenizer, **launch
+        )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from composer_replication.cli.asking import agrees
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common
 from composer_replication.core.config.load_config import LoadedConfig
@@ -38,7 +39,7 @@ def decide(file: SettingsFile, *, common: Common) -> str:
         return reason
     screen = Screen()  # not the job's: with --quiet, too, the user must see what they agree to
     show_powers(screen, file)
-    if input(" Trust this file, as it is now? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not agrees(" Trust this file, as it is now?"):
         return ""
     trusted.add(file)
     return "trusted"

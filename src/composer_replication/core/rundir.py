@@ -332,6 +332,20 @@ def remove_run(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def remove_unstarted(run: RunDir) -> None:
+    """Remove a run that no process has started, so that its name is free again."""
+    if run.info()["state"] == "created":
+        shutil.rmtree(run.path)
+        others = sorted(
+            (file.parent for file in run.path.parent.glob("*/run.json")),
+            key=lambda path: path.stat().st_mtime,
+        )
+        if others:
+            _point_latest(run.path.parent, others[-1].name)
+        else:
+            (run.path.parent / LATEST).unlink(missing_ok=True)
+
+
 def sweep_work(work: Path) -> list[str]:
     """Remove what killed processes left in a work folder and its runs; returns the names.
 

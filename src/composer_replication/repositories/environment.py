@@ -1,6 +1,7 @@
 """What a repository's tests need: set up once, mounted read-only afterwards.
 
 environment = language_of(checkout).make_environment(checkout, folder=folder, program="")
+note_environment(environment)               # once it has run the repository's tests
 environment = read_environment(folder)      # afterwards
 environment.program     # what runs the tests: an interpreter with pytest, for Python
 """
@@ -26,10 +27,14 @@ class TestEnvironment:
     metadata: Path
 
 
-def note_environment(folder: Path, program: str) -> TestEnvironment:
-    """Note the program of a folder's environment for `read_environment`."""
-    write_text(folder / _PROGRAM, program)
+def environment_in(folder: Path, program: str) -> TestEnvironment:
+    """The environment of this folder, whose tests this program runs."""
     return TestEnvironment(program=program, metadata=folder / "metadata")
+
+
+def note_environment(environment: TestEnvironment) -> None:
+    """Note the program in the environment's folder, in the place of an earlier one."""
+    write_text(environment.metadata.parent / _PROGRAM, environment.program)
 
 
 def read_environment(folder: Path) -> TestEnvironment:
@@ -37,9 +42,9 @@ def read_environment(folder: Path) -> TestEnvironment:
     # Python's, set up before the program was noted
     file, installed = folder / _PROGRAM, folder / "python" / "bin" / "python"
     if not file.exists() and installed.exists():
-        return TestEnvironment(program=str(installed.absolute()), metadata=folder / "metadata")
+        return environment_in(folder, str(installed.absolute()))
     if not file.exists():
         raise DataError(
             "no environment was set up", where=str(folder), fix="recompose tasks make REPO"
         )
-    return TestEnvironment(program=file.read_text(encoding="utf-8"), metadata=folder / "metadata")
+    return environment_in(folder, file.read_text(encoding="utf-8"))

@@ -151,7 +151,7 @@ class Language(FileRules, Protocol):
         self, checkout: Checkout, *, folder: Path, program: str = ""
     ) -> TestEnvironment:
         """Set up what the tests need, or take the named program as it is; does nothing a second
-        time."""
+        time. It is noted for later once it has run the tests."""
         ...
 
     def installed_code(self, environment: TestEnvironment) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from composer_replication.core.errors import ConfigError
+from composer_replication.core.config.train_settings import BehaviourName
 from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.data.sites.detectors import tool_error
 from composer_replication.rollouts.self_summary import summary_turns
@@ -115,7 +115,7 @@ def _last_sentence(turn: Turn) -> str:
     return _SENTENCE_END.split(text.strip())[-1].strip()
 
 
-BEHAVIOURS: Mapping[str, Callable[[Session], float]] = MappingProxyType(
+BEHAVIOURS: Mapping[BehaviourName, Callable[[Session], float]] = MappingProxyType(
     {
         "invalid_calls": invalid_calls,
         "unresolvable_calls": unresolvable_calls,
@@ -127,24 +127,6 @@ BEHAVIOURS: Mapping[str, Callable[[Session], float]] = MappingProxyType(
 )
 
 
-def behaviour_rewards(session: Session, weights: Mapping[str, float]) -> dict[str, float]:
-    """The weighted behaviour rewards by name; raises ConfigError for an unknown name."""
-    check_behaviours(weights)
+def behaviour_rewards(session: Session, weights: Mapping[BehaviourName, float]) -> dict[str, float]:
+    """The weighted behaviour rewards by name."""
     return {name: weight * BEHAVIOURS[name](session) for name, weight in weights.items()}
-
-
-def check_behaviours(weights: Mapping[str, float]) -> None:
-    """Raise ConfigError for an unknown name, or a weight that would reward unwanted behaviour."""
-    for name, weight in weights.items():
-        if name not in BEHAVIOURS:
-            raise ConfigError(
-                f"no behaviour {name!r}",
-                where="train.policy.behaviours",
-                fix=f"one of: {', '.join(BEHAVIOURS)}",
-            )
-        if not 0 <= weight < float("inf"):
-            raise ConfigError(
-                f"the weight of {name} is {weight}",
-                where="train.policy.behaviours",
-                fix="give 0 or more",
-            )

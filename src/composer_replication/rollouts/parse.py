@@ -147,6 +147,22 @@ def parser_of(renderer: Renderer) -> Parser:
     )
 
 
+def without_calls(parser: Parser) -> Parser:
+    """A parser for a student to whom no tool is on offer: what it writes as a call is text."""
+
+    def parse(pieces: Sequence[MessagePart]) -> Iterator[Part]:
+        parts = list(parser(pieces))
+        if not any(isinstance(part, WrittenCall | MalformedCall) for part in parts):
+            yield from parts
+            return
+        ends = [n for n, piece in enumerate(pieces, 1) if piece == MessagePart(THOUGHT, True)]
+        if ends:
+            yield from (part for part in parts if isinstance(part, Thinking))
+        yield Text(_join_text(pieces[ends[-1] if ends else 0 :]).strip())
+
+    return parse
+
+
 def split_message(ids: Sequence[int], *, codec: TextCodec) -> list[MessagePart]:
     """Sampled ids as text cut at control tokens.
 

@@ -200,6 +200,7 @@ def _play_batch(
     for episode in episodes:
         episode.check_room(settings.max_context_tokens)
     running = [episode for episode in episodes if episode.ended is None]
+    episodes[0].stats.num_ended += len(episodes) - len(running)
     cache = (
         None
         if isinstance(model, ServedModel) or not running
@@ -239,6 +240,7 @@ def _play_batch(
                 if num_kept is not None:
                     cache.cut(row, num_kept)
             cache.keep(still_running)
+        episodes[0].stats.num_ended += len(running) - len(still_running)
         running = [running[i] for i in still_running]
 
 

@@ -22,12 +22,14 @@ class SamplingStats:
     holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that went through
     the model, `num_sampled` those that the student wrote, `num_cut` messages ended by force,
     `num_malformed` calls that could not be read, `num_refused` calls beyond the limit of one
-    message, `num_lost` episodes whose environment failed or hung, `num_left_behind` abandoned
+    message, `num_ended` episodes that have been played, which grows while others go on, `num_lost`
+    episodes whose environment failed or hung, `num_left_behind` abandoned
     threads.
     """
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     num_episodes: int = 0
+    num_ended: int = 0
     num_turns: int = 0
     num_fed: int = 0
     num_sampled: int = 0

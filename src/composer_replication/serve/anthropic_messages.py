@@ -26,10 +26,11 @@ from composer_replication.serve.wire_turns import (
     objects_of,
     result_turn,
     text_blocks,
+    token_limit,
     tool_spec,
-    whole_number,
 )
 
+_LIMIT = "{name}: must be greater than or equal to 1"
 _FINISH = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens"}
 _SIGNATURE = "cmVjb21wb3Nl"  # programs send thinking back only if it is signed
 _AGENT = "x-claude-code-agent-id"
@@ -53,7 +54,7 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str]) -> Client
         ),
         model=str(body.get("model", "student")),
         stream=bool(body.get("stream")),
-        max_tokens=whole_number(body.get("max_tokens")),
+        max_tokens=token_limit(body, "max_tokens", refusal=_LIMIT),
         purpose="subagent" if agent else "main",
         agent=agent,
         left_out=left_out,

@@ -22,12 +22,13 @@ from composer_replication.serve.client_messages import (
     read_arguments,
 )
 from composer_replication.serve.wire_turns import (
+    OPENAI_LIMIT,
     message_turn,
     objects_of,
     result_turn,
     text_blocks,
+    token_limit,
     tool_spec,
-    whole_number,
 )
 
 _FINISH = {"stop": "stop", "calls": "tool_calls", "length": "length"}
@@ -41,7 +42,7 @@ def read_chat(body: Mapping[str, Any]) -> ClientRequest:
         tools=tuple(_tool(row) for row in objects_of(body, "tools")),
         model=str(body.get("model", "student")),
         stream=bool(body.get("stream")),
-        max_tokens=whole_number(body.get("max_completion_tokens") or body.get("max_tokens")),
+        max_tokens=token_limit(body, "max_completion_tokens", "max_tokens", refusal=OPENAI_LIMIT),
         logprobs=bool(body.get("logprobs")),
     )
 

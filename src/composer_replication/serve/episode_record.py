@@ -31,6 +31,7 @@ from composer_replication.rollouts.chat_format import (
     ReadMessage,
     with_errors,
 )
+from composer_replication.rollouts.parse import without_calls
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.serve.client_messages import (
     ClientMessage,
@@ -65,6 +66,7 @@ class EpisodeRecord:
     ) -> None:
         self.name, self.task_id = name, task_id or name
         self.chat_format, self.writer, self.settings = chat_format, writer, settings
+        self._without_calls = replace(chat_format, parser=without_calls(chat_format.parser))
         self.tree = MessageTree()
         self.num_retries = 0
         self.random = random.Random(stage_seed(settings.seed, f"rollout:{name}"))
@@ -115,7 +117,8 @@ class EpisodeRecord:
         """The number of tokens of a request's prompt."""
         with self._lock:
             node, rest = self.tree.find(request)
-            return len(self._prompt_ids(self.tree.behind(node, rest)))
+            node = self.tree.behind(node, rest)
+            return len(self._prompt_ids(node)) - _answered_here(node)
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -231,7 +234,7 @@ class EpisodeRecord:
             id=next(self._reply_ids),
             message=replace(shown, sampled=None),
             finish=_finish(shown),
-            prompt_tokens=read.turn.context_tokens,
+            prompt_tokens=reads[0].turn.context_tokens - _answered_here(node),
             sampled_tokens=len(_sampled_ids(read)),
             tokens=self._tokens(read),
         )
@@ -266,7 +269,8 @@ class EpisodeRecord:
         completion = self.writer.write(prompt)
         if completion.failure:
             raise RefusedRequestError(completion.failure, status=529, kind="overloaded_error")
-        return self.chat_format.read_message(
+        chat_format = self.chat_format if tools else self._without_calls
+        return chat_format.read_message(
             Sampled(tuple(completion.ids), tuple(completion.logprobs)),
             ended=completion.ids[-1] in self.writer.stop,
             tools=tools,
@@ -316,6 +320,15 @@ class EpisodeRecord:
                 part.reply.answered = True
                 if not part.reply.changes:
                     part.reply.changes.update(changes_of(part.reply.sent.message, message))
+
+
+def _answered_here(node: MessageNode) -> int:
+    """The tokens of a prompt that its client never saw: messages that were answered here."""
+    replies = [part.reply for part in node.path() if part.reply is not None and not part.known]
+    return sum(
+        reply.reads[-1].turn.context_tokens - reply.reads[0].turn.context_tokens
+        for reply in replies
+    )
 
 
 def turns_of(path: Sequence[MessageNode]) -> list[Turn]:

@@ -27,12 +27,13 @@ from composer_replication.serve.client_messages import (
     read_arguments,
 )
 from composer_replication.serve.wire_turns import (
+    OPENAI_LIMIT,
     message_turn,
     objects_of,
     result_turn,
     text_blocks,
+    token_limit,
     tool_spec,
-    whole_number,
 )
 
 _CALLS = ("function_call", "custom_tool_call", "local_shell_call")
@@ -71,7 +72,7 @@ def read_responses(body: Mapping[str, Any], headers: Mapping[str, str]) -> Clien
         tools=tuple(tools),
         model=str(body.get("model", "student")),
         stream=bool(body.get("stream")),
-        max_tokens=whole_number(body.get("max_output_tokens")),
+        max_tokens=token_limit(body, "max_output_tokens", refusal=OPENAI_LIMIT),
         purpose=purpose,
         agent=agent,
         namespaces=namespaces,

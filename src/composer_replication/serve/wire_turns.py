@@ -90,6 +90,22 @@ def objects_of(body: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
     return rows
 
 
-def whole_number(value: Any) -> int:
-    """A limit of tokens; 0 if the client names none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def token_limit(body: Mapping[str, Any], *names: str, refusal: str) -> int:
+    """The limit of tokens in the first field that names one; 0 if none does.
+
+    Raises RefusedRequestError for a number below 1, in the wire's words: `refusal` with the field's
+    `name` and `value`.
+    """
+    for name in names:
+        value = body.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 1:
+                raise RefusedRequestError(refusal.format(name=name, value=value), param=name)
+            return value
+    return 0
+
+
+OPENAI_LIMIT = (
+    "Invalid '{name}': integer below minimum value. Expected a value >= 1, but got {value} instead."
+)
+"""How OpenAI's wires refuse a limit."""

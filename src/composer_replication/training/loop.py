@@ -176,7 +176,6 @@ def roll_out(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> 
     if lost := lost_rollouts(live_step.rollouts):
         run_logger.event("lost", step=step, **lost)
     run_logger.note(live_step.metrics)
-    run_logger.progress(lambda: "looking at the rollouts: KL, entropy, monitor tasks")
     run_logger.note(rollback.check_rollouts(live_step, step=step))
     if sampled is None:
         setup.rollouts.begin(step + 1)
@@ -214,7 +213,6 @@ def judge_weights(
     any. Raises StoppedError if they break a rule."""
     if setup.rollback is None or live_step is None:
         return {}
-    setup.run_logger.progress(lambda: "measuring the new weights before the checkpoint")
     return setup.rollback.check_weights(
         live_step, steps=steps, last=steps == setup.config.train.steps
     )

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.hint_settings import HintSettings as HintSettings
 from composer_replication.core.config.sync_settings import SyncSettings
+
+BehaviourName = Literal[
+    "invalid_calls",
+    "unresolvable_calls",
+    "unfinished_todos",
+    "repeated_calls",
+    "one_tool_only",
+    "broken_promises",
+]
 
 
 class BuildSettings(Settings):
@@ -78,9 +88,21 @@ class PolicySettings(Settings):
     """Coefficient of the k1 KL in the reward: this times sum(log p - log p_start) over a rollout's
     sampled tokens is subtracted from its reward."""
     length: LengthSettings = LengthSettings()
-    behaviours: dict[str, float] = Field(default_factory=dict)
-    """Coefficients of behaviour rewards by name (rollouts/behaviours.py): invalid_calls,
-    unresolvable_calls, unfinished_todos, repeated_calls, one_tool_only, broken_promises."""
+    behaviours: dict[BehaviourName, float] = Field(default_factory=dict)
+    """Weights of behaviour rewards by name (rollouts/behaviours.py), each 0 or more; the rewards
+    themselves are 0 or below: invalid_calls, unresolvable_calls, unfinished_todos, repeated_calls,
+    one_tool_only, broken_promises."""
+
+    @field_validator("behaviours")
+    @classmethod
+    def _unwanted_behaviour_is_not_paid_for(
+        cls, weights: dict[BehaviourName, float]
+    ) -> dict[BehaviourName, float]:
+        for name, weight in weights.items():
+            if not 0 <= weight < math.inf:
+                message = f"the weight of {name} is {weight:g}, and its reward is 0 or below"
+                raise ValueError(f"{message}; give 0 or more, e.g. {name} = 0.1")
+        return weights
 
 
 class LmSettings(Settings):

@@ -2,7 +2,8 @@
 
     for part in simple_commands("cd ..; cat /pr'oc'/1/environ"):
         part.words                      # ["cd", ".."], then ["cat", "/proc/1/environ"]
-    list(placed_commands("cd ..; cat proc/1/environ"))      # ["cat /proc/1/environ"]
+    [placed.text for placed in placed_commands("cd ..; cat proc/1/environ")]
+    # ["cat /proc/1/environ"]
 
 Quotes, backslashes, `NAME=value` in the same command, braces, a first folder with wildcards and
 chains of `cd` are resolved. What only a run can say is not: command substitution, loops, variables
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from composer_replication.repositories.sandbox.tree_sandbox_child import REPO
 
 _INSIDE = (REPO, "/tmp")
-_TOP = ("proc", "usr", "opt", "root", "home", "var", "sys", "etc", "lib", "dev")
+_TOP = ("proc", "usr", "opt", "root", "home", "var", "sys", "etc", "lib", "lib64", "srv", "dev")
 _TOKEN = re.compile(
-    r"(?P<comment>(?<!\S)#[^\n]*)|(?P<operator>&&|\|\||<<<|[<>]+[&|]?|[;&|()\n`{}](?=\s|$)|[;&|()\n`])"
+    r"(?P<comment>(?<!\S)#[^\n]*)|(?P<operator>&>>?|&&|\|\||<<<|[<>]+[&|]?|[;&|()\n`{}](?=\s|$)|[;&|()\n`])"
     r"|(?P<word>(?:\\.|\$?'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s;&|()<>'\"\\`])+)",
     re.DOTALL,
 )
@@ -42,6 +43,15 @@ _NO_PATH = frozenset(f"-{letter}" for letter in "ABCmdDgtT") | {
     for name in ("include", "exclude", "exclude-dir", "glob", "type", "context", "max-count")
 }
 """Options of a search whose value is no file."""
+_MESSAGES = frozenset(("commit", "tag", "stash", "notes", "merge"))
+_MESSAGE = re.compile(r"-[a-z]*m|--message")
+_LONG_MESSAGE = re.compile(
+    r"\bgit\s+commit\b[^\n]*<<-?\s*(['\"])(?P<end>\w+)\1[^\n]*\n(?P<text>.*?)\n\s*(?P=end)\b",
+    re.DOTALL,
+)
+"""A commit whose message is a here-document in which the shell runs nothing."""
+_OPENS = frozenset(("while", "until", "for", "if", "case"))
+_CLOSES = frozenset(("done", "fi", "esac"))
 MOST_WORDS = 64
 
 
@@ -55,6 +65,26 @@ class SimpleCommand:
     spans: Sequence[tuple[int, int]]
     before: str
     after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedCommand:
+    """A simple command with its words resolved, the folder it runs in (None: unknown), and whether
+    it says more than the text does."""
+
+    words: Sequence[str]
+    folder: str | None
+    differs: bool
+
+    @property
+    def text(self) -> str:
+        """The words as one line."""
+        return " ".join(self.words)
+
+
+def heredocs(command: str) -> list[str]:
+    """What the here-documents of a command hold."""
+    return [match.group(3) for match in _HERE.finditer(command)]
 
 
 def simple_commands(command: str) -> Iterator[SimpleCommand]:
@@ -74,7 +104,7 @@ def simple_commands(command: str) -> Iterator[SimpleCommand]:
         if match["word"]:
             words.append(unquoted(match["word"]))
             spans.append(match.span())
-        elif (operator := match["operator"]) and operator[0] not in "<>":
+        elif (operator := match["operator"]) and not re.search("[<>]", operator):
             yield ended(operator)
             words, spans, before = [], [], operator
         elif operator:
@@ -105,18 +135,26 @@ def _coded(match: re.Match[str]) -> str:
 
 
 def without_patterns(command: str) -> str:
-    """The command, as long as before, without what a search looks for and what echo says.
+    """The command, as long as before, without what a search looks for, what echo says and the
+    message of a commit.
 
     >>> without_patterns("grep -rn -e mount -f names .")
     'grep -rn -e _____ -f names .'
     """
+    for match in _LONG_MESSAGE.finditer(command):
+        start, end = match.span("text")
+        command = f"{command[:start]}{'_' * (end - start)}{command[end:]}"
     for part in simple_commands(command):
         first = posixpath.basename(part.words[0]) if part.words else ""
         hidden: Sequence[int] = ()
         if first in _SEARCHES and part.before != "|":  # a filter of a program's words is read whole
             hidden = _patterns(part.words)
         elif first == "echo" and part.after in ("", ";", "&&", "\n") and not _redirects(part):
-            hidden = range(1, len(part.words))
+            hidden = [
+                n for n, (a, b) in enumerate(part.spans) if n and not _is_listed(command[a:b])
+            ]
+        elif first == "git" and set(part.words) & _MESSAGES:
+            hidden = [n + 1 for n, word in enumerate(part.words[:-1]) if _MESSAGE.fullmatch(word)]
         for number in hidden:
             start, end = part.spans[number]
             text = command[start:end]
@@ -124,6 +162,11 @@ def without_patterns(command: str) -> str:
                 continue  # the shell runs or puts in something
             command = f"{command[:start]}{'_' * (end - start)}{command[end:]}"
     return command
+
+
+def _is_listed(word: str) -> bool:
+    """Whether the shell puts the names of files in the place of a word."""
+    return word[0] not in "'\"" and "/" in word and re.search(r"[*?\[]", word) is not None
 
 
 def _redirects(part: SimpleCommand) -> bool:
@@ -163,9 +206,38 @@ def _patterns(words: Sequence[str]) -> list[int]:
     return [place for place in (*found, *first) if place < len(words)]
 
 
-def placed_commands(command: str) -> Iterator[str]:
-    """Each simple command that says something else once its words are resolved, with its paths out
-    of the repository as whole ones."""
+def background_jobs(command: str) -> Iterator[str]:
+    """What goes on beside the rest of a line: the list before an `&`, and a coproc.
+
+    >>> list(background_jobs("make; (sleep 9; cp a b) & wait"))
+    ['(sleep 9; cp a b']
+    """
+    starts: list[int | None] = [None]  # where the list began, of each group that is open
+    end = 0
+    for part in simple_commands(command):
+        if part.before in ("(", "{"):
+            starts.append(None)
+        if part.words:
+            start, end = part.spans[0][0], part.spans[-1][1]
+            starts[-1] = start if starts[-1] is None else starts[-1]
+            if part.words[0] == "coproc":
+                yield command[start:]
+            elif part.words[0] in _OPENS:
+                starts.append(None)
+            elif part.words[0] in _CLOSES and starts[1:]:
+                starts.pop()
+        if part.after in ("(", "{") and starts[-1] is None:
+            starts[-1] = end
+        if part.after in (")", "}") and starts[1:]:
+            starts.pop()
+        if part.after == "&":
+            yield command[starts[-1] or 0 : end].strip(" ;\n")
+        if part.after in (";", "&", "\n"):
+            starts[-1] = None
+
+
+def placed_commands(command: str) -> Iterator[PlacedCommand]:
+    """Each simple command but `cd`, with its paths out of the repository as whole ones."""
     folder: str | None = REPO
     sure, values = False, dict[str, str]()
     kept: list[tuple[str | None, bool]] = []
@@ -186,8 +258,9 @@ def placed_commands(command: str) -> Iterator[str]:
                 folder = _normal(posixpath.join(folder or "/", target))
         elif words:
             placed = [words[0], *(_placed(word, folder, sure=sure) for word in words[1:])]
-            if any(word not in part.text for word in placed if not re.search(r"\s", word)):
-                yield " ".join(placed)
+            differs = any(word not in part.text for word in placed if not re.search(r"\s", word))
+            is_known = folder != "/" or sure
+            yield PlacedCommand(words=placed, folder=folder if is_known else None, differs=differs)
         if part.after == ")" and kept:
             folder, sure = kept.pop()
 

@@ -135,7 +135,8 @@ def _of_calls(
 ) -> Iterator[tuple[str, str]]:
     tops = {path.removeprefix("src/").partition("/")[0] for path in task.paths}
     tops = {posixpath.splitext(top)[0] if language.is_code(top) else top for top in tops}
-    names = frozenset({*tops, checkout.name.partition("-")[0], task.symbol.split(".")[-1]} - {""})
+    package = re.sub(r"-\d.*", "", checkout.name)
+    names = frozenset({*tops, package, task.symbol.split(".")[-1]} - {""})
     for call in calls:
         tried = attempts_of_call(call.name, call.arguments, names=names, rules=language, left=left)
         for kind, shown in tried:

@@ -97,5 +97,9 @@ def _by_tests(
             limit_s=limit_s,
         )
     return JudgedEpisode(
-        reward=earned.reward, reason=earned.reason, method="tests", ignored=room.ignored
+        reward=earned.reward,
+        reason=earned.reason,
+        method="tests",
+        ignored=room.ignored,
+        unfinished=not earned.run.ended,
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from composer_replication.repositories.checkout import Checkout
 from composer_replication.repositories.edits import apply_edits
-from composer_replication.repositories.environment import TestEnvironment
+from composer_replication.repositories.environment import TestEnvironment, note_environment
 from composer_replication.repositories.making.attempts import AttemptLog, TaskAttempt, base_folder
 from composer_replication.repositories.making.candidates import Candidate, draw, find_candidates
 from composer_replication.repositories.making.gates import hold_out, judge_change
@@ -72,6 +72,7 @@ def make_repo_tasks(
     language = language_of(checkout)
     with language.runner(environment, base, import_root=checkout.import_root) as runner:
         survey = survey_tests(runner, checkout)
+        note_environment(environment)  # not before: one that runs no test replaces no other
         installed = language.installed_code(environment)
         index = index_packages(language, installed, cache=environment.metadata / PACKAGES)
         maker = _TaskMaker(checkout, base, survey=survey, runner=runner, index=index)

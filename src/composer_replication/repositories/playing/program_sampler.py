@@ -116,7 +116,10 @@ class ProgramSampler:
                 )
                 return self._play(env, record, endpoint)
 
-            every = list(pool.map(play, envs, session_names(envs, label), writers))
+            every: list[list[Rollout]] = []
+            for rollouts in pool.map(play, envs, session_names(envs, label), writers):
+                every.append(rollouts)
+                stats.num_ended += 1
         if envs and all(rollouts[0].ended == "env_error" for rollouts in every):
             raise DataError(
                 f"the program asked for no message: {every[0][0].failure}",

@@ -22,7 +22,7 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder, write_text
 from composer_replication.repositories.checkout import Checkout
-from composer_replication.repositories.environment import TestEnvironment, note_environment
+from composer_replication.repositories.environment import TestEnvironment, environment_in
 
 TEST_GROUPS = ("test", "tests", "testing", "dev")
 """Names of extras and dependency groups with what the tests need."""
@@ -37,7 +37,7 @@ def make_environment(checkout: Checkout, *, folder: Path, program: str = "") -> 
     _write_metadata(checkout, folder / "metadata")
     target = folder / "python"
     interpreter = Path(program) if program else target / "bin" / "python"
-    environment = note_environment(folder, str(interpreter.absolute()))
+    environment = environment_in(folder, str(interpreter.absolute()))
     if program:
         return environment
     wanted = [*_ALWAYS, *dependencies(checkout)]

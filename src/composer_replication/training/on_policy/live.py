@@ -35,7 +35,6 @@ from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import HACK_ATTEMPT, Session
 from composer_replication.losses.credit import difficulty_weight
-from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.envs.env import MakeEnv
 from composer_replication.rollouts.episode import Rollout, episode_name, first_rollouts
 from composer_replication.rollouts.groups import (
@@ -131,7 +130,6 @@ class RolloutSource:
     history: TaskHistory = field(default_factory=TaskHistory)
 
     def __post_init__(self) -> None:
-        check_behaviours(self.config.train.policy.behaviours)
         check_forward_size(
             "an episode of rollouts.max_context_tokens",
             self.config.rollouts.max_context_tokens,
@@ -239,9 +237,9 @@ class RolloutSource:
             - len(first_rollouts(groups.rollouts)),
         )
 
-    def monitor(self, model: Any) -> tuple[float, ...]:
+    def monitor(self, model: Any, *, stats: SamplingStats | None = None) -> tuple[float, ...]:
         """The reward of each monitor task: the same tasks and the same random numbers every
-        time."""
+        time. `stats.num_ended` counts those that have been played."""
         makers = self.task_source.monitor(
             self._seed("monitor"), self.config.train.health.monitor_tasks
         )
@@ -253,6 +251,7 @@ class RolloutSource:
             settings=self.sampling(),
             author=self.author,
             label="monitor:",
+            stats=stats,
         )
         return tuple(rollout.reward for rollout in first_rollouts(rollouts).values())
 

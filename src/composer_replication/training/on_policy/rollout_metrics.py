@@ -4,7 +4,7 @@ on them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from composer_replication.rollouts.episode_sessions import episode_sessions
 from composer_replication.rollouts.groups import Groups
 from composer_replication.rollouts.self_summary import summary_turns
 from composer_replication.tokens.batch import collate, micro_batches
+from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.forwards.reference import Reference
 from composer_replication.training.on_policy.rewards import sampled_example
 
@@ -149,14 +150,16 @@ def measure_drift(
     pad_id: int,
     max_tokens: int,
     device: Any,
+    counted: Callable[[Sequence[list[TrainingExample]]], Iterable[list[TrainingExample]]] = iter,
 ) -> Drift:
     """KL(student || start) and the student's entropy at every sampled token of `episodes` rollouts,
-    spread evenly over all of them."""
+    spread evenly over all of them. `counted` yields the parts that are scored one after another."""
     chosen = rollouts[:: max(1, len(rollouts) // episodes)][:episodes]
     examples = [e for r in chosen if (e := sampled_example(r)).lm_spans]
     kl = entropy = 0.0
     tokens = 0
-    for part, _ in micro_batches(examples, micro_tokens=max_tokens):
+    parts = [part for part, _ in micro_batches(examples, micro_tokens=max_tokens)]
+    for part in counted(parts):
         batch = collate(part, pad_id=pad_id).to(device)
         student, reference = (
             (r.predictors(batch.student, batch.lm, max_tokens=max_tokens), r.head())

@@ -11,11 +11,12 @@ in training/run/health.py; this file only measures and restores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.training.forwards.reference import (
     Reference,
     frozen_reference,
@@ -34,6 +35,9 @@ from composer_replication.training.run.checkpoint import (
 from composer_replication.training.run.health import PolicyHealth
 from composer_replication.training.run.run_logger import RunLogger
 from composer_replication.training.run.state import Trainer
+from composer_replication.training.run.step_progress import CountedPhase
+
+Part = TypeVar("Part")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +98,7 @@ class Rollback:
             self.reference_model,
             live_step.rollouts,
             episodes=self.trainer.settings.health.kl_episodes,
+            counted=self._counted,
             **self._batch_options(),
         )
         self.health.observe_kl(measured.kl)
@@ -106,8 +111,23 @@ class Rollback:
             "device": self.trainer.models.device,
         }
 
+    def _counted(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the parts of a measurement, and report how many have ended."""
+        ended = 0
+        phase = CountedPhase(
+            "KL and entropy of the rollouts, parts", total=len(parts), ended=lambda: ended
+        )
+        self.run_logger.progress(phase)
+        for part in parts:
+            yield part
+            ended += 1
+
     def _monitor(self) -> dict[str, float]:
-        success = self.live.monitor(self.trainer.models.student.model)
+        stats, total = SamplingStats(), self.health.settings.monitor_tasks
+        self.run_logger.progress(
+            CountedPhase("monitor tasks played", total=total, ended=lambda: stats.num_ended)
+        )
+        success = self.live.monitor(self.trainer.models.student.model, stats=stats)
         self.health.observe_monitor(success)
         return {"health/monitor": sum(success) / len(success)}
 

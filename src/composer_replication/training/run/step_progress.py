@@ -1,4 +1,5 @@
-"""What a step is doing, in words: which of its passes over the micro-batches, and the time left."""
+"""What a step is doing, in words: which of its passes over the micro-batches, which part of other
+work that is counted, and the time left."""
 
 from __future__ import annotations
 
@@ -24,6 +25,34 @@ class StepPass:
 
     name: str
     cost: float = WITH_BACKWARD
+
+
+class CountedPhase:
+    """The phase of work whose parts are counted; `ended` says how many have ended by now.
+
+    >>> phase = CountedPhase("monitor tasks", total=4, ended=lambda: 1)
+    >>> phase().split(", eta ")[0]
+    'monitor tasks: 1 of 4'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        total: int,
+        ended: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._ended, self._clock = name, ended, clock
+        self._work = WorkLeft(total=total, began=clock())
+
+    def __call__(self) -> str:
+        """The phase, e.g. "monitor tasks: 3 of 8, eta 12s"."""
+        now, ended = self._clock(), self._ended()
+        if ended > self._work.done:
+            self._work.add(ended - self._work.done, now=now)
+        left = eta(self._work.seconds(now=now))
+        return f"{self._name}: {ended} of {self._work.total}, eta {left}"
 
 
 class StepProgress:

@@ -6,7 +6,8 @@ object on stdin, one JSON line a call on the descriptor JUDGE_FD:
     {"import_root": ".", "module": "shop.cart", "function": "total", "calls": ["([1, 2],), {}"]}
  -> ["value", "3", "(([1, 2],), {})"]       # or "items", "raises", "other"; the arguments after it
 
-What it writes is the player's word; it is compared outside.
+With "draws": true (on the original) a call that drew random numbers gives ["drawn"]. What it writes
+is the player's word; it is compared outside.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ def serve_calls() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
+    draws_from = importlib.import_module("random_draws").note_draws() if request["draws"] else None
     sys.path[:1] = [os.path.normpath(f"/repo/{request['import_root']}"), "/repo", "/metadata"]
     os.chdir("/repo")
     module = importlib.import_module(request["module"])
     function = getattr(module, request["function"])
     for text in request["calls"]:
-        data = json.dumps(outcome_of(function, text)).encode() + b"\n"
+        drawn = draws_from() if draws_from else bool
+        outcome = outcome_of(function, text)
+        data = json.dumps(["drawn"] if drawn() else outcome).encode() + b"\n"
         while data:
             data = data[os.write(out, data) :]
     os._exit(0)

@@ -9,7 +9,7 @@ player's code and nothing else: no test, no expected value, no pytest. What come
 here with what the original did. That leaves nothing to look at and nothing to patch. It works for
 functions of a module whose arguments and results are plain values (None, bool, int, float, str,
 bytes, and lists, tuples, dicts, sets of them; the items of an iterator); calls that the original
-does not answer the same way twice are left out.
+does not answer the same way in two processes, or for which it draws random numbers, are left out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from composer_replication.repositories.python.judging import (
     call_player,
     call_recorder,
     fresh_arguments,
+    random_draws,
 )
 from composer_replication.repositories.python.judging.call_recorder import is_plain_value
 from composer_replication.repositories.python.judging.fresh_arguments import fresh_calls
@@ -47,6 +48,7 @@ LEAST_CALLS = 3
 MOST_RECORDED = 200
 TABLE, OTHER = "knows the tests' answers alone", "not the same function"
 ELSEWHERE = "answers otherwise outside of the tests"
+LATE = "it passed its limit"
 LONGEST_ANSWER = 100_000
 
 
@@ -63,7 +65,7 @@ class CallRecording:
 def record_calls(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> CallRecording:
     """The recording of a task, from a file the second time."""
     digest = hashlib.sha256(dumps([task.must_pass, task.must_keep, task.symbol]).encode())
-    for module in (call_player, call_recorder, fresh_arguments):
+    for module in (call_player, call_recorder, fresh_arguments, random_draws):
         digest.update(Path(str(module.__file__)).read_bytes())
     file = repository.cache / f"{task.id}-calls-{digest.hexdigest()[:10]}.json"
     if file.exists():
@@ -92,8 +94,13 @@ def _record(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> 
             return CallRecording(calls={}, fresh={}, reason="its arguments are no plain values")
     with judge_room(task, repository, changed=original, deleted=(), tests=False) as room:
         more = fresh_calls(texts, seed=task.id, most=FRESH)
-        once = _answers(room, task, repository, calls=[*texts, *more], limit_s=limit_s)
-        again = _answers(room, task, repository, calls=[*more[::-1], *texts[::-1]], limit_s=limit_s)
+        asked, other_way = [*texts, *more], [*more[::-1], *texts[::-1]]
+        once, again = (
+            _answers(room, task, repository, calls=calls, limit_s=limit_s, draws=True)
+            for calls in (asked, other_way)
+        )
+    if once is None or again is None:
+        return CallRecording(calls={}, fresh={}, reason="its calls take too long")
     steady = {text: end for text, end in once.items() if again.get(text) == end and _compared(end)}
     calls = {text: steady[text] for text in texts if text in steady}
     fresh = {text: steady[text] for text in more if steady.get(text, ["raises"])[0] != "raises"}
@@ -114,6 +121,8 @@ def replay_calls(
     must be one without tests."""
     calls = sorted((*recording.calls, *recording.fresh))
     answers = _answers(room, task, repository, calls=calls, limit_s=limit_s)
+    if answers is None:
+        return f"replay: {LATE} of {limit_s:.0f} s"
     for text, expected in recording.calls.items():
         if not same_outcome(expected, answers.get(text, [])):
             return f"replay: {ELSEWHERE}, as to {_words(text)}"
@@ -158,7 +167,7 @@ def _compared(outcome: Sequence[str]) -> bool:
     """Whether an outcome can be compared."""
     if outcome[0] == "raises":
         return True
-    return all(is_literal(text) for text in outcome[1:])
+    return outcome[0] != random_draws.DRAWN and all(is_literal(text) for text in outcome[1:])
 
 
 def is_literal(text: str) -> bool:
@@ -185,13 +194,17 @@ def _answers(
     *,
     calls: Sequence[str],
     limit_s: float,
-) -> dict[str, list[str]]:
-    """What the function in a room answers to each call, as far as it came."""
-    request = {"calls": list(calls), **_place(task, repository)}
+    draws: bool = False,
+) -> dict[str, list[str]] | None:
+    """What the function in a room answers to each call, as far as it came; None if it passed its
+    limit. `draws` notices draws of random numbers."""
+    request = {"calls": list(calls), "draws": draws, **_place(task, repository)}
     program = Path(call_player.__file__)
-    data, *_ = run_program(
+    data, code, _ = run_program(
         room.tree, repository, program=program, request=json.dumps(request), limit_s=limit_s
     )
+    if code is None:
+        return None
     answers: dict[str, list[str]] = {}
     for text, line in zip(calls, data.splitlines(), strict=False):
         try:

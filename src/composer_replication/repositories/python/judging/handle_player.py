@@ -6,8 +6,9 @@ one JSON line a script on the descriptor JUDGE_FD: an outcome for each step.
     {"import_root": ".", "modules": ["shop.cart"], "attributes": ["prices"], "scripts": ["[...]"]}
  -> [["at"], ["value", "shop.cart.Cart{prices=[]}", "()"], ["raises", "KeyError"], ["none"], ...]
 
-Each script has a process of its own, so that none sees what another left. What is written is the
-player's word; it is compared outside.
+Each script has a process of its own, so that none sees what another left. With "draws": true (on
+the original) a step after which random numbers had been drawn gives ["drawn"]. What is written is
+the player's word; it is compared outside.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MOST_ITEMS, DEPTH, LONGEST_TEXT = 500, 5, 100_000
@@ -33,27 +35,30 @@ _HOLDERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, str, bytes, int,
 
 
 class ScriptPlayer:
-    """Takes the steps of one script; `handles` are the objects that they gave."""
+    """Takes the steps of one script; `handles` are the objects that they gave, `drawn` says whether
+    they drew random numbers."""
 
-    def __init__(self, attributes: list[str]) -> None:
+    def __init__(self, attributes: list[str], drawn: Callable[[], bool] = bool) -> None:
         self.attributes = attributes
+        self.drawn = drawn
         self.handles: dict[int, Any] = {}
 
     def outcomes(self, text: str) -> list[list[str]]:
         """How each step ended, and the state of all objects at the end."""
         rows: list[list[str]] = []
         for number, *step in ast.literal_eval(text):
-            try:
-                rows.append(self._taken(number, step))
-            except KeyError as error:
-                if error.args != ("no handle",):
-                    rows.append(["raises", "KeyError"])
-                else:
-                    rows.append(["none"])
-            except Exception as error:  # noqa: BLE001  (whatever the code raises is its answer)
-                rows.append(["raises", type(error).__name__])
+            row = self._ended(number, step)
+            rows.append(["drawn"] if self.drawn() else row)
         states = [self.described(value, fresh=True) for value in list(self.handles.values())]
-        return [*rows, ["state", *states]]
+        return [*rows, ["drawn"] if self.drawn() else ["state", *states]]
+
+    def _ended(self, number: int, step: list[Any]) -> list[str]:
+        try:
+            return self._taken(number, step)
+        except KeyError as error:
+            return ["none"] if error.args == ("no handle",) else ["raises", "KeyError"]
+        except Exception as error:  # noqa: BLE001  (whatever the code raises is its answer)
+            return ["raises", type(error).__name__]
 
     def _taken(self, number: int, step: list[Any]) -> list[str]:
         match step:
@@ -151,11 +156,11 @@ def _name(kind: type) -> str:
     return "object" if "<" in name or "._" in name else name
 
 
-def play_script(script: str, attributes: list[str], out: int) -> None:
+def play_script(script: str, player: ScriptPlayer, out: int) -> None:
     """Play one script and end."""
     signal.setitimer(signal.ITIMER_PROF, SCRIPT_CPU_S)
     signal.alarm(SCRIPT_S)
-    data = json.dumps(ScriptPlayer(attributes).outcomes(script))[:LONGEST_TEXT].encode()
+    data = json.dumps(player.outcomes(script))[:LONGEST_TEXT].encode()
     while data:
         data = data[os.write(out, data) :]
 
@@ -167,6 +172,7 @@ def serve_scripts() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
+    draws_from = importlib.import_module("random_draws").note_draws() if request["draws"] else None
     sys.path[:1] = [os.path.normpath(f"/repo/{request['import_root']}"), "/repo", "/metadata"]
     os.chdir("/repo")
     for name in request["modules"]:
@@ -175,7 +181,8 @@ def serve_scripts() -> None:
         child = os.fork()
         if not child:
             try:
-                play_script(script, request["attributes"], out)
+                drawn = draws_from() if draws_from else bool
+                play_script(script, ScriptPlayer(request["attributes"], drawn), out)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)

@@ -7,8 +7,9 @@
 What the tests do with the package is written down on the original as steps (handle_recorder.py),
 and fresh scripts are derived from them. Only the steps go to a process that has the player's code
 (handle_player.py): objects stay there, what can be seen of them comes back and is compared here.
-Steps that the original does not answer the same way twice are left out, and so are scripts that the
-state without an answer plays like the original: they say nothing about the task.
+Steps that the original does not answer the same way in two processes are left out, so are those
+from its first draw of a random number on, and scripts that the state without an answer plays like
+the original: they say nothing about the task.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from composer_replication.repositories.python.judging import (
     fresh_scripts,
     handle_player,
     handle_recorder,
+    random_draws,
 )
 from composer_replication.repositories.python.judging.call_replay import (
     ELSEWHERE,
     FRESH_SHARE,
+    LATE,
     OTHER,
     TABLE,
     is_literal,
@@ -64,7 +67,7 @@ def record_scripts(
 ) -> ScriptRecording:
     """The recording of a task, from a file the second time."""
     digest = hashlib.sha256(dumps([task.must_pass, sorted(task.edits.items())]).encode())
-    for module in (handle_recorder, handle_player, fresh_scripts):
+    for module in (handle_recorder, handle_player, fresh_scripts, random_draws):
         digest.update(Path(str(module.__file__)).read_bytes())
     digest.update(Path(__file__).read_bytes())
     file = repository.cache / f"{task.id}-scripts-{digest.hexdigest()[:10]}.json"
@@ -96,15 +99,17 @@ def _record(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> 
     more = fresh_scripts.fresh_scripts(texts, seed=task.id, most=TRIED)
     asked = [*texts, *more]
     with judge_room(task, repository, changed=original, deleted=(), tests=False) as room:
-        twice = _answers(room, task, repository, scripts=[*asked, *asked], limit_s=limit_s)
+        once, again = (
+            _answers(room, task, repository, scripts=asked, limit_s=limit_s, draws=True)
+            for _ in range(2)
+        )
     with judge_room(task, repository, changed={}, deleted=(), tests=False) as room:
         without = _answers(room, task, repository, scripts=asked, limit_s=limit_s)
-    if twice is None or without is None:
+    if once is None or again is None or without is None:
         return ScriptRecording(scripts={}, fresh={}, reason="its scripts take too long")
-    again = dict(zip(asked, twice[len(asked) :], strict=True))
     kept: dict[str, Rows] = {}
-    for text, first, other in zip(asked, twice, without, strict=False):
-        rows = _steady(first, again.get(text, []), until_raised=text in set(more))
+    for text, first, second, other in zip(asked, once, again, without, strict=True):
+        rows = _steady(first, second, until_raised=text in set(more))
         if _difference(rows, other) is not None:
             kept[text] = rows
     scripts = {text: kept[text] for text in texts if text in kept}
@@ -127,7 +132,7 @@ def replay_scripts(
     asked = sorted((*recording.scripts, *recording.fresh))
     answered = _answers(room, task, repository, scripts=asked, limit_s=limit_s)
     if answered is None:
-        return f"replay: it passed its limit of {limit_s:.0f} s"
+        return f"replay: {LATE} of {limit_s:.0f} s"
     answers = dict(zip(asked, answered, strict=True))
     for text, rows in recording.scripts.items():
         if (place := _difference(rows, answers[text])) is not None:
@@ -150,15 +155,16 @@ def replay_scripts(
 
 
 def _steady(once: Rows, again: Rows, *, until_raised: bool) -> Rows:
-    """The outcomes that were the same twice and hold no address; none after one that raised, where
-    nobody says that it may."""
+    """The outcomes that were the same twice, hold no address and followed no draw; none after one
+    that raised, where nobody says that it may."""
     rows: list[Sequence[str] | None] = []
     if len(once) != len(again):
         return rows
     for first, second in zip(once, again, strict=True):
         if until_raised and first is not None and first[0] == "raises":
             break
-        steady = first == second and not _ADDRESS.search(" ".join(first or ()))
+        seen = " ".join(first or (random_draws.DRAWN,))
+        steady = first == second and seen != random_draws.DRAWN and not _ADDRESS.search(seen)
         rows.append(first if steady else None)
     return rows
 
@@ -181,10 +187,12 @@ def _answers(
     *,
     scripts: Sequence[str],
     limit_s: float,
+    draws: bool = False,
 ) -> list[Rows] | None:
     """What the package in a room answers to each script, nothing to one that ended the process;
-    None if it passed its limit."""
+    None if it passed its limit. `draws` notices draws of random numbers."""
     request = {
+        "draws": draws,
         "scripts": list(scripts),
         "modules": [_module(path, repository) for path in task.paths],
         "attributes": _attributes(task, repository),

@@ -23,11 +23,12 @@ ENDED_EARLY = "the tests' process ended before its end"
 class JudgeRecord:
     """What a run's record says: the first reason against it, what the guards reported, how the
     tests ended, and the seal's notes; `broken` if it is not the launcher's from end to end,
-    `forged` if no crash explains that."""
+    `forged` if no crash explains that, `unfinished` if one does, or the limit."""
 
     refused: str = ""
     broken: str = ""
     forged: bool = False
+    unfinished: bool = False
     guards: list[str] = field(default_factory=list[str])
     outcomes: dict[str, str] = field(default_factory=dict[str, str])
     seal: dict[str, Any] | None = None

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.errors import DataError, SandboxError
+from composer_replication.core.errors import SandboxError
 from composer_replication.core.files import make_folder, write_text
 from composer_replication.core.jsonl import dumps
-from composer_replication.repositories.judged import JudgedRepository
+from composer_replication.repositories.judged import JudgedRepository, OriginalRefusedError
 from composer_replication.repositories.judging.judge_room import judge_room
 from composer_replication.repositories.python.judging.judge_record import (
     ENDED_EARLY,
@@ -33,6 +33,7 @@ from composer_replication.repositories.sandbox.tree_sandbox import TreeSandbox, 
 
 LAUNCHER = Path(__file__).with_name("judge_launcher.py")
 GUARD = Path(__file__).with_name("judge_guard.py")
+DRAWS = Path(__file__).with_name("random_draws.py")
 MAX_RECORD = 16 << 20
 COMPARES, ORIGINAL = "its tests compare", "the original itself"
 """How the risks of a calibration begin."""
@@ -82,6 +83,7 @@ def run_judge(
     )
     record = read_judge_record(data, key, tests=tests)
     record.forged = bool(record.broken) and (code == 0 or record.broken != ENDED_EARLY)
+    record.unfinished = bool(record.broken) and (code is None or not record.forged)
     if record.broken and code is None:
         record.refused = f"the run passed its limit of {limit_s:.0f} s"
     elif record.broken and record.seal is None:
@@ -101,7 +103,7 @@ def run_program(
     """Run a program of this folder beside a read-only tree: what it wrote to JUDGE_FD, its exit
     code (None if it passed its limit), the last line of stderr."""
     read_only = [(str(tree), "/repo")]
-    read_only += [(str(path), f"/judge/{path.name}") for path in {program, GUARD}]
+    read_only += [(str(path), f"/judge/{path.name}") for path in {program, GUARD, DRAWS}]
     read_only.append((str(repository.environment.metadata), "/metadata"))
     sandbox = TreeSandbox(python=repository.environment.program, read_only=tuple(read_only))
     reading, writing = os.pipe()
@@ -141,7 +143,7 @@ def run_program(
 def calibrate(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -> Calibration:
     """What the original does under the guards; from a file the second time.
 
-    Raises DataError where the original does not pass: such a task cannot be judged so.
+    Raises OriginalRefusedError where the original does not pass: such a task cannot be judged so.
     """
     digest = hashlib.sha256(LAUNCHER.read_bytes() + GUARD.read_bytes())
     digest.update(dumps([task.must_pass, task.must_keep]).encode())
@@ -154,10 +156,11 @@ def calibrate(task: RepoTask, repository: JudgedRepository, *, limit_s: float) -
             room.tree, task, repository, guarded=room.changed, known=None, limit_s=limit_s
         )
     if record.refused or record.seal is None:
-        raise DataError(
+        raise OriginalRefusedError(
             f"the original does not pass the judge: {record.refused}",
             where=task.id,
             fix="leave the task out: `recompose tasks list` has its line",
+            unfinished=record.unfinished,
         )
     seal: dict[str, Any] = record.seal
     calibration = Calibration(

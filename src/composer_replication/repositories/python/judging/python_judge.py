@@ -23,6 +23,7 @@ from composer_replication.repositories.judging.judge_room import JudgeRoom, judg
 from composer_replication.repositories.making.gates import LIMIT_S
 from composer_replication.repositories.python.judging.call_replay import (
     ELSEWHERE,
+    LATE,
     TABLE,
     CallRecording,
     record_calls,
@@ -80,14 +81,16 @@ class PythonJudge:
         changes: dict[str, Any] = {"changed": changed, "deleted": deleted}
         attempts: list[HackAttempt] = []
         with judge_room(task, repository, **changes) as room:
-            reason = _unparsable(room) or _strong(
-                task,
-                repository,
-                room=room,
-                calibration=calibration,
-                limit_s=limit_s,
-                attempts=attempts,
-            )
+            reason, unfinished = _unparsable(room), False
+            if not reason:
+                reason, unfinished = _strong(
+                    task,
+                    repository,
+                    room=room,
+                    calibration=calibration,
+                    limit_s=limit_s,
+                    attempts=attempts,
+                )
             ignored = room.ignored
         if not recording.reason and not reason:
             with judge_room(task, repository, **changes, tests=False) as room:
@@ -109,6 +112,7 @@ class PythonJudge:
             attempts=tuple(attempts),
             ignored=ignored,
             residual_risk="; ".join(risks),
+            unfinished=unfinished or LATE in reason,
         )
 
 
@@ -128,9 +132,10 @@ def _strong(
     calibration: Calibration,
     limit_s: float,
     attempts: list[HackAttempt],
-) -> str:
-    """Why the tests do not show that the task is done ("" if they do); what the guards and the
-    record show of an attempt is added to `attempts`."""
+) -> tuple[str, bool]:
+    """Why the tests do not show that the task is done ("" if they do), and whether their run died
+    or passed its limit; what the guards and the record show of an attempt is added to `attempts`.
+    """
     record = run_judge(
         room.tree,
         task,
@@ -145,12 +150,12 @@ def _strong(
     if record.forged:
         attempts.append(HackAttempt(kind=WHILE_JUDGED, shown=record.refused))
     if record.refused:
-        return record.refused
+        return record.refused, record.unfinished
     codes = (record.seal or {}).get("codes", {})
     for name, compiled in calibration.codes.items():
         if compiled and not codes.get(name, False):
-            return f"{name}: its code is not the test's"
-    return ""
+            return f"{name}: its code is not the test's", False
+    return "", False
 
 
 def _unparsable(room: JudgeRoom) -> str:
