@@ -101,6 +101,20 @@ def test_the_list_filters_by_choice_by_search_and_by_address(
     assert page.locator(NOTHING).is_visible()
 
 
+def test_the_search_is_of_the_rows_and_the_logs_not_of_the_pages_own_words(
+    opened: Opened, tmp_path: Path
+) -> None:
+    page = opened(audit_text(tmp_path))
+    page.fill("[data-facet=q]", "text not found")  # the title of ten rows
+    assert status(page) == "10 of 60 entries"
+    for label in ("found by", "shown by", "before it", "neither context", "assistant", "result"):
+        page.fill("[data-facet=q]", label)
+        assert status(page) == "0 of 60 entries", label
+    for text in ("number4", "no match number4", "fix number4"):  # of the call, the error, the hint
+        page.fill("[data-facet=q]", text)
+        assert int(status(page).split()[0]) in (1, 2), text
+
+
 @pytest.mark.parametrize(
     "filters",
     [

@@ -102,7 +102,9 @@ def test_after_an_audit_show_and_forget_find_its_store(machine: Path) -> None:
     assert recompose("audit", cwd=here(machine)).code == 0
     shown = recompose("show", "site", "s001", cwd=here(machine))
     assert shown.code == 0 and "that of `recompose audit`" in shown.out
-    assert shown.out.count("old_string") and "no sites.jsonl" not in shown.err
+    assert (
+        "\n-" in shown.out and "old_string" not in shown.out and "no sites.jsonl" not in shown.err
+    )
     held = {session.id for session in read_sessions(store(machine) / "sessions.jsonl")}
     name = sorted(held)[0]
     assert recompose("ingest", "--forget", name, "--yes", cwd=here(machine)).code == 2
@@ -110,7 +112,10 @@ def test_after_an_audit_show_and_forget_find_its_store(machine: Path) -> None:
     assert gone.code == 0, gone.err
     kept = {session.id for session in read_sessions(store(machine) / "sessions.jsonl")}
     assert kept == held - {name} and list(here(machine).iterdir()) == []
-    assert recompose("audit", cwd=here(machine)).code == 0
+    again = recompose("audit", cwd=here(machine))
+    assert again.code == 0 and labelled(again.out, "kept out").startswith(
+        "1 session that you forgot"
+    )
     assert {s.id for s in read_sessions(store(machine) / "sessions.jsonl")} == kept
 
 
@@ -317,7 +322,7 @@ def test_what_people_stopped_is_counted_once_and_in_their_words(tmp_path: Path) 
     log.write(tmp_path / "logs")
     result = recompose("audit", "logs", "-o", "work", cwd=tmp_path)
     assert labelled(result.out, "stopped") == (
-        f"People stopped 2 messages (${USAGE_USD:.2f} spent on them): they refused a call of 1 and"
+        f"People stopped 2 messages (${USAGE_USD:.2f} spent on them): they refused a call in 1 and"
         " cut off 1, with a reason for 1 of them."
     )
     assert '"no, do not touch the cart"' in result.out
@@ -466,6 +471,17 @@ def test_the_page_opens_in_the_browser(machine: Path, monkeypatch: pytest.Monkey
     assert opened == [(store(machine) / "report.html").as_uri()]
     page = (store(machine) / "report.html").read_text("utf-8")
     assert "Your agent made 6 mistakes in 24 tool calls" in page
+
+
+def test_where_no_browser_opens_the_page_is_named(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for opens in (False, True):
+        monkeypatch.setattr(webbrowser, "open", lambda _, opens=opens: opens)
+        for verb in ("audit", "report"):
+            out = recompose(verb, "--open", cwd=here(machine)).out
+            told = f"no browser could be opened here: open {store(machine) / 'report.html'}"
+            assert (told in out.replace("\n", "")) is not opens
 
 
 def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:

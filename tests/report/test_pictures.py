@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from composer_replication.report.audit_sentences import sentences
-from composer_replication.report.audit_view import AuditView, AuditWeek, StoppedRow, view_of
+from composer_replication.report.audit_view import (
+    AuditKind,
+    AuditView,
+    AuditWeek,
+    StoppedRow,
+    view_of,
+)
 from composer_replication.report.charts import Line, interval_chart, line_chart
 from composer_replication.report.compare_page import compare_page
 from composer_replication.report.heat import doubt_of, heat, legend
@@ -18,7 +25,7 @@ from composer_replication.report.page import chain
 from composer_replication.report.rates import Rate
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
-from composer_replication.report.spend import NOTHING
+from composer_replication.report.spend import NOTHING, Spend
 from composer_replication.report.trend_chart import GAPS, NO_BARS, trend_chart, week_bars
 from tests.report.pages import Page, a_run, evaluation, write
 
@@ -106,9 +113,32 @@ def test_reasons_that_people_gave_are_counted_of_what_they_stopped() -> None:
     view: AuditView = view_of([])
     object.__setattr__(view, "stopped", (row,))
     assert sentences(view)[-1] == (
-        "People stopped 9 messages ($0.00 spent on them): they refused a call of 9, with a reason"
+        "People stopped 9 messages ($0.00 spent on them): they refused a call in 9, with a reason"
         " for 2 of them."
     )
+
+
+def test_what_has_no_price_is_not_called_free() -> None:
+    unpriced = Spend(tokens=900.0, new_tokens=900.0, unpriced=0.33)
+    kind = AuditKind(
+        kind="edit_no_match", title="Edit: text not found", tools=(("Edit", 1),), count=1, calls=3,
+        sessions=1, spend=unpriced, weeks=(),
+    )  # fmt: skip
+    view: AuditView = view_of([])
+    for name, value in (
+        ("kinds", (kind, replace(kind, spend=replace(unpriced, usd=0.36)))),
+        ("messages_with_usage", 3),
+        ("rate", Rate(mistakes=1, calls=3, sessions=1, low=0.0, high=1.0)),
+        ("mistakes_spend", unpriced),
+        ("spend", replace(unpriced, unpriced=3.0)),
+    ):
+        object.__setattr__(view, name, value)
+    _, cost, costliest, *_ = sentences(view)
+    assert costliest == (
+        "Costliest: Edit: text not found 1x (price unknown);"
+        " Edit: text not found 1x ($0.36 + unpriced)."
+    )
+    assert "price unknown" in cost and "$" not in cost
 
 
 def test_measures_are_lines_and_rows_are_columns(tmp_path: Path) -> None:

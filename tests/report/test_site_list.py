@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from composer_replication.core.site import short_name
 from composer_replication.report.audit_page import audit_page
 from composer_replication.report.audit_view import audit_view
 from composer_replication.report.diffs import edit_lines
@@ -22,14 +23,14 @@ def rows_of(page: Page) -> list[dict[str, object]]:
 
 
 def test_every_site_is_a_row_and_an_article(tmp_path: Path) -> None:
-    fill(tmp_path, [a_session(f"s{i}", repository=f"r{i % 2}") for i in range(40)])
+    sites = fill(tmp_path, [a_session(f"s{i}", repository=f"r{i % 2}") for i in range(40)])
     page = Page(audit_page(work_view(tmp_path), view=audit_view(tmp_path)))
     rows = rows_of(page)
     assert len(rows) == len(page.packed["articles"]) == 80
     assert rows[0] | {"day": "", "tokens": 0} == {
         "name": "s001", "kind": "edit_no_match", "tool": "Edit", "repository": "r0",
         "model": "model-a", "split": "", "category": "mistake", "day": "", "tokens": 0,
-        "title": "Edit: text not found", "text": "no match",
+        "lasting": short_name(sites[0].id), "title": "Edit: text not found", "text": "no match",
     }  # fmt: skip
     facets = [a["data-facet"] for _, a in page.elements if "data-facet" in a]
     assert facets == ["q", "kind", "tool", "repository", "category", "sort"]  # one model, no split
@@ -81,6 +82,8 @@ def test_an_edit_is_a_diff_and_another_call_is_not() -> None:
     assert edit_lines({"edits": [edit, edit]}) == 2 * ["-x = 1", "+x = <2>", " y"]
     assert edit_lines({"input": "*** Begin Patch\n+a"}) == ["*** Begin Patch", "+a"]
     assert edit_lines({"edits": [{"old": 1}]}) is None
+    pi = {"oldText": "x = 1", "newText": "x = 2"}
+    assert edit_lines({"path": "a.py", **pi}) == edit_lines({"edits": [pi]}) == ["-x = 1", "+x = 2"]
 
 
 def test_the_clearest_site_is_that_of_the_furthest_token_at_the_first_step() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import webbrowser
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +22,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.hints_audit_plan import Progress
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job
+from composer_replication.cli.open_page import open_in_browser
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.report import PAGE, draw_audit
 from composer_replication.cli.sites import write_sites
@@ -86,7 +86,7 @@ def audit_command(
     reader = show_verdicts(job)
     wrote = _write(job, view)
     if open_page:
-        webbrowser.open((job.work / PAGE).absolute().as_uri())
+        open_in_browser(job.screen, job.work / PAGE)
     job.screen.line()
     return job.finish(
         {**read, **audit_json(view), **reader, "look": look},

@@ -7,6 +7,7 @@ from typing import Any
 
 from composer_replication.cli.hints_audit_plan import Progress
 from composer_replication.cli.ingest_logs import ingest_logs
+from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.ingest_text import left_out, not_read_text
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import raw_sessions
@@ -19,6 +20,7 @@ from composer_replication.data.ingestion.find_logs import (
     looked_in,
     other_files,
 )
+from composer_replication.data.ingestion.ingest_record import read_record
 from composer_replication.report.html import plural
 
 
@@ -56,6 +58,12 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
     for name, text in left_out(done.reports).items():
         if name != "unknown" or job.screen.verbose:
             job.screen.labelled(name, text, style="dim")
+    kept_out = read_record(job.work / RECORD, sessions=job.sessions).removed
+    if kept_out:
+        message = (
+            f"{plural(len(kept_out), 'session')} that you forgot (recompose sessions lists what)"
+        )
+        job.screen.labelled("kept out", message, style="dim")
     if others := not_read_text(other_files(named)) if named else "":
         job.screen.labelled("not read", others, style="dim")
     if not stored:
@@ -69,6 +77,7 @@ def read_into_store(job: Job, named: list[str]) -> dict[str, Any]:
         "stored": stored,
         "changed": changed,
         "unchanged": done.unread,
+        "kept_out": len(kept_out),
         "note": RETENTION_NOTE,
     }
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from composer_replication.core.harmless import harmless
 from composer_replication.core.site import short_name
+from composer_replication.report.diffs import edit_lines, without_edit
 from composer_replication.report.html import plural
 from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
@@ -34,6 +35,13 @@ def shorten(text: str, *, full: bool) -> str:
     return f"{cut}\n... {len(clean) - len(cut)} more characters (--full)"
 
 
+def _arguments_text(arguments: Any) -> str:
+    """The arguments of a call; those of an edit as a diff."""
+    lines = edit_lines(arguments) if isinstance(arguments, Mapping) else None
+    shown = arguments if lines is None else without_edit(arguments)
+    return "\n".join([json.dumps(shown, ensure_ascii=False, indent=1), *(lines or ())])
+
+
 def block_text(block: Mapping[str, Any], *, full: bool) -> Text:
     """One block of a message."""
     kind = block["type"]
@@ -44,7 +52,7 @@ def block_text(block: Mapping[str, Any], *, full: bool) -> Text:
             shorten(f"(thinking) {block['text'] or 'not in the log'}", full=full), style="italic"
         )
     if kind == "call":
-        arguments = json.dumps(block["arguments"], ensure_ascii=False, indent=1)
+        arguments = _arguments_text(block["arguments"])
         return Text.assemble(
             ("call ", "bold"),
             (harmless(f"{block['name']} "), "bold"),

@@ -5,7 +5,6 @@ Two runs or more get a page that compares them as well.
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.hint_gate import judged_audit
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
+from composer_replication.cli.open_page import open_in_browser
 from composer_replication.cli.show_run import run_folder
 from composer_replication.core.files import write_text
 from composer_replication.core.rundir import LATEST, open_run
@@ -64,7 +64,7 @@ def report_command(
     for path, text, _ in [] if job.dry_run else pages:
         write_text(path, text)
         if open_page and (len(names) < 2 or path.name == COMPARISON):
-            webbrowser.open(path.absolute().as_uri())
+            open_in_browser(job.screen, path)
     value = {"pages": [about for _, _, about in pages]}
     return job.finish(
         value, wrote=[path for path, _, _ in pages], next_command="" if wanted else next_step(job)

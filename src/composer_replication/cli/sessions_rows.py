@@ -72,15 +72,15 @@ class RowsToWrite:
         return f"{plural(self.count, 'row')} with {size:.{0 if size >= 10 else 1}f} MB of text"
 
     def __iter__(self) -> Iterator[tuple[Session, TrlRow]]:
-        last_line = time.monotonic()
-        work, count = WorkLeft(total=self.bytes, began=last_line), 0
+        printed = time.monotonic()
+        work, count = WorkLeft(total=self.bytes, began=printed), 0
         for rows in self._rows:
             for row in rows:
                 yield rows.session, row
                 now, count = time.monotonic(), count + 1
                 work.add(row.size, now=now)
-                if now - last_line >= EVERY_S:
-                    last_line = now
+                if now - printed >= EVERY_S:
+                    printed = now
                     left = eta(work.seconds(now=now))
                     done = f"row {count} of {self.count}, {work.done / MB:.0f} of"
                     self.job.screen.line(

@@ -146,10 +146,10 @@ def answers_article(view: Mapping[str, Any], limits: PageLimits) -> Html:
         el(
             "h3",
             f"{view['name']} {_title(view)}: {outcome_title(view['outcome'])} ",
-            el("small", f"{view['outcome']} · turn {view['turn']}"),
+            el("small", f"{view['outcome']} · turn {view['turn']}", data_unsearched=True),
         ),
         el("p", el("code", view["id"]), f" {view['repository'] or ''}", cls="quiet"),
-        el("p", _verdict(view), *_site_link(view)),
+        el("p", _verdict(view), *_site_link(view), data_unsearched=True),
         turns_before(context, left, limits),
         el("div", _logged(view, votes, limits), el("div", answers), cls="beside"),
         cls="site",
@@ -201,7 +201,7 @@ def _logged(view: Mapping[str, Any], votes: Sequence[int], limits: PageLimits) -
     label = f" · {same} of {plural(len(votes), 'vote')} for it" if votes else ""
     return el(
         "div",
-        el("p", el("b", "in the log"), el("small", label), cls="side"),
+        el("p", el("b", "in the log"), el("small", label), cls="side", data_unsearched=True),
         turn_block(view["message"], limits.message_chars),
     )
 

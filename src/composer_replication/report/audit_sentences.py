@@ -13,7 +13,7 @@ from composer_replication.report.audit_view import AuditRow, AuditView, StoppedR
 from composer_replication.report.html import plural
 from composer_replication.report.page import grouped_number, grouped_plural
 from composer_replication.report.rates import MIN_SESSIONS, RateChange
-from composer_replication.report.spend import PRICES_AS_OF, Spend
+from composer_replication.report.spend import NOTHING, PRICES_AS_OF, Spend
 
 TOP_KINDS = 3
 NO_USAGE = "These logs report no tokens, so nothing is known of the cost."
@@ -57,7 +57,18 @@ def spend_text(spend: Spend) -> str:
     tokens = f"{token_text(spend.new_tokens)} tokens"
     if spend.tokens >= 1.05 * spend.new_tokens + 1:
         tokens += f" ({token_text(spend.tokens)} with what was read from the cache)"
-    return f"{tokens}, {time_text(spend.seconds)}, {usd_text(spend.usd)}"
+    return f"{tokens}, {time_text(spend.seconds)}, {price_text(spend)}"
+
+
+def price_text(spend: Spend) -> str:
+    """The dollars of a spend, and whether a part of it, or all, is of models without a price.
+
+    >>> [price_text(Spend(usd=usd, unpriced=n)) for usd, n in ((0.0, 0), (0.36, 0.5), (0.0, 1))]
+    ['$0.00', '$0.36 + unpriced', 'price unknown']
+    """
+    if not spend.unpriced:
+        return usd_text(spend.usd)
+    return f"{usd_text(spend.usd)} + unpriced" if spend.usd else "price unknown"
 
 
 def sentences(view: AuditView) -> list[str]:
@@ -99,6 +110,9 @@ def _cost(view: AuditView) -> str:
     if not view.messages_with_usage:
         return NO_USAGE
     spend, total = view.mistakes_spend, view.spend
+    if total.unpriced and not total.usd:
+        cost = f"They cost {spend_text(spend)}. " if view.rate.mistakes else ""
+        return f"{cost}No price is known of the models that wrote these messages."
     prices = f"at the list prices of {PRICES_AS_OF}"
     text = (
         f"They cost {spend_text(spend)} of {usd_text(total.usd)} in all, {prices}."
@@ -115,7 +129,7 @@ def _costliest(view: AuditView) -> str:
     if not view.kinds:
         return "No kind of mistake to name."
     parts = [
-        f"{kind.title} {grouped_number(kind.count)}x ({usd_text(kind.spend.usd)})"
+        f"{kind.title} {grouped_number(kind.count)}x ({price_text(kind.spend)})"
         if view.messages_with_usage
         else f"{kind.title} {grouped_number(kind.count)}x"
         for kind in view.kinds[:TOP_KINDS]
@@ -142,10 +156,10 @@ def change_sentence(change: RateChange) -> str:
 def _stopped(rows: Sequence[StoppedRow]) -> str:
     if not rows:
         return "People stopped no message."
-    parts = {"rejected": "refused a call of {}", "interrupted": "cut off {}"}
+    parts = {"rejected": "refused a call in {}", "interrupted": "cut off {}"}
     acts = " and ".join(parts[row.category].format(row.count) for row in rows)
     number = sum(row.count for row in rows)
-    spent = usd_text(sum(row.spend.usd for row in rows))
+    spent = price_text(sum((row.spend for row in rows), NOTHING))
     words = sum(len(row.words) for row in rows)
     why = "" if not words else ", with a reason" + ("" if number == 1 else f" for {words} of them")
     return f"People stopped {plural(number, 'message')} ({spent} spent on them): they {acts}{why}."

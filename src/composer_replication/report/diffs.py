@@ -9,7 +9,12 @@ from typing import Any
 from composer_replication.report.html import Html, el, join
 from composer_replication.report.limits import cut_end
 
-SIDES_OF_EDIT = (("old_string", "new_string"), ("old_str", "new_str"), ("old", "new"))
+SIDES_OF_EDIT = (
+    ("old_string", "new_string"),
+    ("old_str", "new_str"),
+    ("oldText", "newText"),
+    ("old", "new"),
+)
 """Names of the two texts of an edit in the tools of coding agents."""
 PATCHES = ("patch", "diff", "input")
 PATCH_BEGINS = ("*** Begin Patch", "--- ", "diff --git ")

@@ -43,6 +43,7 @@ def heat(tokens: Sequence[Mapping[str, Any]], probe: Mapping[str, Any], limits: 
         el("p", f"[{left} more tokens]", cls="quiet") if left else None,
         el("output", aria_live="polite"),
         cls="heat",
+        data_unsearched=True,
     )
 
 

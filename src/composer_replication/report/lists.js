@@ -12,8 +12,17 @@
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     return new Response(stream).json();
   };
-  const plain = (html) =>
-    html.replace(/<[^>]*>/g, " ").replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&quot;/g, '"').replace(/&#x27;/g, "'").replace(/&amp;/g, "&");
+  // The text of an article without what is marked as data-unsearched: labels, and other messages.
+  const searchable = (html) => {
+    let [text, outer, depth] = ["", "", 0];
+    for (const [part, slash, name, attributes] of html.matchAll(/<(\/?)(\w+)([^>]*)>|[^<]+/g)) {
+      if (depth) depth += name === outer ? (slash ? -1 : 1) : 0;
+      else if (!name) text += part;
+      else if (attributes.includes(" data-unsearched")) [outer, depth] = [name, 1];
+      else text += " ";
+    }
+    return text.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&quot;/g, '"').replace(/&#x27;/g, "'").replace(/&amp;/g, "&");
+  };
 
   const openList = async (root) => {
     const anchorName = root.dataset.list;
@@ -30,7 +39,7 @@
     let uncontrolled = {}; // filters of an address by a facet with one value, which has no control
 
     const texts = [];
-    const textOf = (i) => (texts[i] ??= (rows[i].flat().join(" ") + " " + plain(articles[i] || "")).toLowerCase());
+    const textOf = (i) => (texts[i] ??= (rows[i].flat().join(" ") + " " + searchable(articles[i] || "")).toLowerCase());
     const has = (i, name, value) => {
       const cell = rows[i][column[name]];
       return Array.isArray(cell) ? (cell.length ? cell.includes(value) : value === "-") : (cell || "-") === value;

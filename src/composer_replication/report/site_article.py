@@ -55,15 +55,23 @@ def site_article(
         el(
             "h3",
             f"{name} {kind_title(site['kind'], cut_end(site.get('tool', ''), 60))} ",
-            el("small", about),
+            el("small", about, data_unsearched=True),
         ),
         el("p", el("code", f"{short}{site['id']}"), f" {site.get('repository', '')}", cls="quiet"),
-        el("p", "Shown by: ", cut_end(site["detail"], 300)) if site.get("detail") else None,
+        (
+            el("p", el("span", "Shown by: ", data_unsearched=True), cut_end(site["detail"], 300))
+            if site.get("detail")
+            else None
+        ),
         turns_before(context, before, limits),
         hint_box(view["hint"], limits),
         turn_block(view["message"], limits.message_chars),
         (
-            el("p", el("a", "What other models answered here", href=f"#{view['answered']}"))
+            el(
+                "p",
+                el("a", "What other models answered here", href=f"#{view['answered']}"),
+                data_unsearched=True,
+            )
             if view.get("answered")
             else None
         ),
@@ -71,7 +79,11 @@ def site_article(
         [turn_block(turn, limits.chars) for turn in later],
         _left_out(after, "later turn", f", {NEITHER}"),
         # `show site` reads imported sites; those of rollouts have names of this page
-        el("p", el("code", command), cls="quiet") if after and "name" not in view else None,
+        (
+            el("p", el("code", command), cls="quiet", data_unsearched=True)
+            if after and "name" not in view
+            else None
+        ),
         cls="site",
         id=name,
     )
@@ -85,21 +97,30 @@ def turns_before(
     if not turns:
         return note
     blocks = [turn_block(turn, limits.chars) for turn in turns]
-    return el("details", el("summary", f"{plural(len(turns), 'message')} before it"), note, blocks)
+    return el(
+        "details",
+        el("summary", f"{plural(len(turns), 'message')} before it"),
+        note,
+        blocks,
+        data_unsearched=True,
+    )
 
 
 def _left_out(count: int, noun: str, what: str) -> Html | None:
-    return el("p", f"not shown: {plural(count, noun)}{what}", cls="quiet") if count else None
+    if not count:
+        return None
+    text = f"not shown: {plural(count, noun)}{what}"
+    return el("p", text, cls="quiet", data_unsearched=True)
 
 
 def hint_box(text: str | None, limits: PageLimits) -> Html:
     """The hint with its label, or why there is none."""
     if text is None:
-        return el("p", with_code(NO_HINT), cls="quiet")
+        return el("p", with_code(NO_HINT), cls="quiet", data_unsearched=True)
     return el(
         "div",
-        el("b", "hint "),
-        el("span", TEACHER_ONLY, cls="label"),
+        el("b", "hint ", data_unsearched=True),
+        el("span", TEACHER_ONLY, cls="label", data_unsearched=True),
         el("div", cut_end(text, limits.chars), cls="text"),
         cls="hint",
     )
@@ -124,9 +145,10 @@ def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
         ]
     return el(
         "section",
-        el("header", head),
+        el("header", head, data_unsearched=True),
         [_block(block, limit) for block in turn["blocks"]],
         cls=f"turn {place}",
+        data_unsearched=place == LATER,
     )
 
 
@@ -138,7 +160,7 @@ def _block(block: Mapping[str, Any], limit: int) -> Html:
         images = f" [{len(block['images'])} images were not kept]" if block["images"] else ""
         return el(
             "div",
-            el("b", "error result " if block["is_error"] else "result "),
+            el("b", "error result " if block["is_error"] else "result ", data_unsearched=True),
             cut_end(block["text"], limit, more=more),
             images,
             cls="text",
@@ -148,7 +170,8 @@ def _block(block: Mapping[str, Any], limit: int) -> Html:
         text = cut_end(block["text"], limit, more=more)
     if kind == "text":
         return el("div", text, cls="text")
-    head = el("em", "thinking ") if kind == "thinking" else el("b", f"{kind} ")
+    name = "em" if kind == "thinking" else "b"
+    head = el(name, f"{kind} ", data_unsearched=True)
     return el("div", head, text, cls="text")
 
 
@@ -158,5 +181,5 @@ def _call(block: Mapping[str, Any], limit: int) -> Html:
     lines = edit_lines(arguments) if isinstance(arguments, Mapping) else None
     shown = arguments if lines is None else without_edit(arguments)
     text = cut_end(json.dumps(shown, ensure_ascii=False, indent=1), limit)
-    call = el("div", el("b", f"call {block['name']} "), text, cls="text")
+    call = el("div", el("b", f"call {block['name']} ", data_unsearched=True), text, cls="text")
     return call if lines is None else el("div", call, diff_block(lines, limit))
