@@ -14,6 +14,7 @@ import pytest
 
 from composer_replication.core.jsonl import write_lines
 from composer_replication.repositories.checkout import read_checkout
+from composer_replication.repositories.environment import note_environment
 from composer_replication.repositories.making.attempts import ENVIRONMENTS, TASKS, base_folder
 from composer_replication.repositories.playing.playable import PlayableTasks
 from composer_replication.repositories.repo_task import task_line
@@ -33,7 +34,7 @@ def playable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlayableTasks
     """The shop with the one task that is played."""
     folder = tmp_path_factory.mktemp("tasks")
     shop = make_shop(tmp_path_factory.mktemp("played") / "shop")
-    this_environment(shop, folder / ENVIRONMENTS / "shop")
+    note_environment(this_environment(shop, folder / ENVIRONMENTS / "shop"))
     checkout = read_checkout(shop)
     base_folder(checkout, folder=folder)
     write_lines(folder / TASKS, [task_line(replace(TASK, base=checkout.sha256))])
