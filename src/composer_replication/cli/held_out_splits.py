@@ -31,6 +31,7 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
 
 
 def can_show_a_change(held: HeldOut) -> bool:
+    """Whether any difference between two runs could be shown at these mistakes."""
     return smallest_difference(len(held.sites), clusters=held.clusters) is not None
 
 
