@@ -225,7 +225,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter((1.0, 0.0))
-    monkeypatch.setattr(RolloutSource, "monitor", lambda live, model: (next(values),) * 8)
+    monkeypatch.setattr(RolloutSource, "monitor", lambda live, model, *, stats: (next(values),) * 8)
 
 
 RULES = {
