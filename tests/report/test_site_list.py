@@ -11,8 +11,9 @@ from composer_replication.report.audit_view import audit_view
 from composer_replication.report.diffs import edit_lines
 from composer_replication.report.heat import clearest_site
 from composer_replication.report.limits import PageLimits
-from composer_replication.report.site_article import turn_block
+from composer_replication.report.site_article import site_article, turn_block
 from composer_replication.report.sites_section import site_link, sites_section
+from composer_replication.report.views import APART, MISTAKE
 from composer_replication.report.work import work_view
 from tests.report.pages import EVIL, Page, a_session, build, fill
 
@@ -68,6 +69,20 @@ def test_a_long_list_keeps_every_row_within_its_bytes(tmp_path: Path) -> None:
         assert len(section.packed["rows"]) == 60
         sizes[room] = len(section.packed["articles"])
     assert sizes[400_000] == sizes[40_000] == 60 and 0 < sizes[4_000] < 60
+
+
+def test_a_site_without_a_hint_says_why(tmp_path: Path) -> None:
+    fill(tmp_path, [a_session("s1")])
+    view = dict(work_view(tmp_path)["shown"][0])
+    texts = {}
+    for place in (MISTAKE, APART):
+        shown = {**view, "hint": None, "message": {**view["message"], "place": place}}
+        texts[place] = Page(
+            site_article(shown, tokens=None, probe=None, limits=PageLimits(), folder_flags="")
+        ).text
+    assert "no writer knew anything useful" in texts[MISTAKE]
+    assert "this is not counted" not in texts[MISTAKE]
+    assert "this is not counted as a mistake" in texts[APART] and "writer" not in texts[APART]
 
 
 def test_an_edit_is_a_diff_and_another_call_is_not() -> None:

@@ -15,10 +15,8 @@ from composer_replication.report.kind_titles import kind_title
 from composer_replication.report.limits import PageLimits, cut_end
 from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE, NEITHER, TEACHER_ONLY
 
-NO_HINT = (
-    "No hint: this is not a mistake, or no writer knew anything useful, or `recompose hints` has"
-    " not been run."
-)
+NO_HINT = "No hint: no writer knew anything useful, or `recompose hints` has not been run."
+NOT_A_MISTAKE = "No hint: this is not counted as a mistake."
 
 
 def site_name(view: Mapping[str, Any]) -> str:
@@ -64,7 +62,7 @@ def site_article(
             else None
         ),
         turns_before(context, before, limits),
-        hint_box(view["hint"], limits),
+        hint_box(view["hint"], limits, why=_why_no_hint(view)),
         turn_block(view["message"], limits.message_chars),
         (
             el(
@@ -87,6 +85,10 @@ def site_article(
         cls="site",
         id=name,
     )
+
+
+def _why_no_hint(view: Mapping[str, Any]) -> str:
+    return NOT_A_MISTAKE if view["message"]["place"] == APART else NO_HINT
 
 
 def turns_before(
@@ -113,10 +115,10 @@ def _left_out(count: int, noun: str, what: str) -> Html | None:
     return el("p", text, cls="quiet", data_unsearched=True)
 
 
-def hint_box(text: str | None, limits: PageLimits) -> Html:
-    """The hint with its label, or why there is none."""
+def hint_box(text: str | None, limits: PageLimits, *, why: str = NO_HINT) -> Html:
+    """The hint with its label, or `why` there is none."""
     if text is None:
-        return el("p", with_code(NO_HINT), cls="quiet", data_unsearched=True)
+        return el("p", with_code(why), cls="quiet", data_unsearched=True)
     return el(
         "div",
         el("b", "hint ", data_unsearched=True),
