@@ -202,16 +202,16 @@ def test_a_field_is_in_one_list(wire: Wire) -> None:
     assert len(every) == len(set(every)), json.dumps(sorted(every))
 
 
+LIMITS = [
+    ("chat/completions", "max_tokens"),
+    ("chat/completions", "max_completion_tokens"),
+    ("responses", "max_output_tokens"),
+    ("messages", "max_tokens"),
+]
+
+
 @pytest.mark.parametrize("limit", [0, -3])
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [
-        ("chat/completions", "max_tokens"),
-        ("chat/completions", "max_completion_tokens"),
-        ("responses", "max_output_tokens"),
-        ("messages", "max_tokens"),
-    ],
-)
+@pytest.mark.parametrize(("path", "field"), LIMITS)
 def test_a_limit_below_one_token_is_refused_as_the_provider_does(
     path: str, field: str, limit: int
 ) -> None:
@@ -226,3 +226,16 @@ def test_a_limit_below_one_token_is_refused_as_the_provider_does(
     else:
         assert error["param"] == field
         assert error["message"].startswith(f"Invalid '{field}': integer below minimum value.")
+
+
+@pytest.mark.parametrize("limit", ["500", 1.5, True, [5]])
+@pytest.mark.parametrize(("path", "field"), LIMITS)
+def test_a_limit_that_is_no_integer_is_refused_and_null_is_none(
+    path: str, field: str, limit: object
+) -> None:
+    asked = {"input": "x"} if path == "responses" else {"messages": [HI]}
+    with playing(scripted([message("Hi.")])) as (record, url):
+        answer = post(f"{url}/v1/{path}", {**asked, field: limit})
+        assert answer["status"] == 400 and not list(record.replies)
+        assert f"'{field}' is not an integer: {limit!r}" in answer["error"]["message"]
+        assert not post(f"{url}/v1/{path}", {**asked, field: None}).get("error")

@@ -94,14 +94,17 @@ def token_limit(body: Mapping[str, Any], *names: str, refusal: str) -> int:
     """The limit of tokens in the first field that names one; 0 if none does.
 
     Raises RefusedRequestError for a number below 1, in the wire's words: `refusal` with the field's
-    `name` and `value`.
+    `name` and `value`; and for what is not an integer.
     """
     for name in names:
         value = body.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            if value < 1:
-                raise RefusedRequestError(refusal.format(name=name, value=value), param=name)
-            return value
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise RefusedRequestError(f"'{name}' is not an integer: {value!r}", param=name)
+        if value < 1:
+            raise RefusedRequestError(refusal.format(name=name, value=value), param=name)
+        return value
     return 0
 
 
