@@ -19,6 +19,13 @@ from real_logs_section import logs_in_words, logs_section, seeds_of
 from real_messages_section import messages_in_words, messages_section
 from real_signals_section import signals_section, twins_in_words
 from real_tables import in_words, interval, table
+from real_workshop_section import (
+    MORE_SFT,
+    cost_of_gemma,
+    seeds_in_words,
+    workshop_in_words,
+    workshop_section,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs") / "evidence_real.md"
@@ -27,6 +34,7 @@ Json = Mapping[str, Any]
 NOW, EARLIER = "now/system", "earlier/system"
 OTHERS, NEUTRAL, NONE = "other sites' hints", "neutral", "none"
 POSITIONS = ("system", "user", "reminder", "result")
+WORKSHOPS = ("real_workshop", "real_workshop_restarted")
 ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
 """Planned for the workshop, and for every training."""
 HEAD = """# Evidence on real weights
@@ -84,14 +92,15 @@ def render(root: Path) -> str:
     """The text of the page."""
     hints = _read(root, "real_hints")
     logs = [v for name in ("real_logs", "real_logs_float32") if (v := _read(root, name))]
-    workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
+    workshops = [v for name in WORKSHOPS if (v := _read(root, name))]
+    gemma = _read(root, "real_gemma")
     worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
     signals = _read(root, "real_signals")
     cost = _read(root, "real_logs_cost")
-    what = _what_was_run(hints, logs, workshop, gemma, worded, messages, cost)
+    what = _what_was_run(hints, logs, workshops, gemma, worded, messages, cost)
     findings = [
-        *_summary(hints, logs, workshop),
+        *_summary(hints, logs, workshops),
         *_wordings_in_words(worded),
         *messages_in_words(messages),
         *twins_in_words(twins),
@@ -115,14 +124,14 @@ def render(root: Path) -> str:
         logs_section(logs) if logs else _not_run("real_logs.py", "training on public sessions")
     )
     parts.append(
-        _workshop(workshop, gemma)
-        if workshop
+        workshop_section(workshops, gemma)
+        if workshops
         else _not_run("real_workshop.py", "the workshop's arms")
     )
     return "\n".join(parts)
 
 
-def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) -> list[str]:
+def _summary(hints: Json | None, logs: Sequence[Json], workshops: Sequence[Json]) -> list[str]:
     """What a model of this size did and did not do, in sentences with the numbers of the files."""
     sentences = []
     for name, model in (hints or {"models": {}})["models"].items():
@@ -136,16 +145,9 @@ def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) ->
             f" ({neutral['n']} sites)."
         )
     sentences += logs_in_words(logs)
-    if workshop is None:
+    if not workshops:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
-    for d in _successes(workshop) if workshop else ():
-        if d["a"] == "after" and d["b"] == "placebo":
-            seeds = len(workshop["about"]["seeds_done"]) if workshop else 0
-            sentences.append(
-                "Trained in the workshop with all three channels, the warmed-up student"
-                f" {in_words(d, _SOLVES)} its placebo: {interval(d)} of the tasks"
-                f" ({d['n']} tasks, {seeds} training seed{'s' if seeds != 1 else ''})."
-            )
+    sentences += workshop_in_words(workshops)
     sentences.append("No real model is shown to have become a better coding agent.")
     return sentences
 
@@ -153,7 +155,7 @@ def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) ->
 def _what_was_run(
     hints: Json | None,
     logs: Sequence[Json],
-    workshop: Json | None,
+    workshops: Sequence[Json],
     gemma: Json | None,
     worded: Json | None,
     messages: Json | None,
@@ -180,52 +182,41 @@ def _what_was_run(
     for value in logs:
         done.append(
             f"SmolLM2 trained on public sessions in {value['about'].get('dtype', 'bfloat16')}, with"
-            f" {_seeds_in_words(seeds_of(value))}"
+            f" {seeds_in_words(seeds_of(value))}"
         )
     if rest := sorted(set(SEEDS) - {seed for value in logs for seed in seeds_of(value)}):
         missing.append(
-            f"the training on public sessions with {_seeds_in_words(rest)}{_cost_of_logs(cost)}"
+            f"the training on public sessions with {seeds_in_words(rest)}{_cost_of_logs(cost)}"
         )
     if logs:
         missing.append(
             "whole messages of the students of that training: only the token at the decision was"
             " looked at"
         )
-    rows = {row["name"]: [*row["by_seed"]] for row in (workshop or {"rows": ()})["rows"]}
-    if rows:
+    for number, value in enumerate(workshops):
+        start = " from a second start" if number else ""
         by_seeds: dict[str, list[str]] = {}
-        for name in ARMS:
-            if name in rows:
-                by_seeds.setdefault(_seeds_in_words(rows[name]), []).append(f"`{name}`")
+        for row in sorted(value["rows"], key=lambda row: ARMS.index(row["name"])):
+            seeds = seeds_in_words([*row["by_seed"]])
+            by_seeds.setdefault(seeds, []).append(f"`{row['name']}`")
         done += [
-            f"SmolLM2 in the workshop, {_listed(names)}, with {seeds}"
+            f"SmolLM2 in the workshop{start}, {_listed(names)}, with {seeds}"
             for seeds, names in by_seeds.items()
         ]
-    if "more_sft" not in rows:
+    if not any(row["name"] == MORE_SFT for value in workshops for row in value["rows"]):
         missing.append(
             "plain fine-tuning in the workshop (`more_sft`), so nothing here says whether the"
             " channels do better than more of the same logs"
         )
-    missing.append(f"Gemma 3 in the workshop{_cost_of_gemma(gemma, workshop)}")
+    missing.append(
+        f"Gemma 3 in the workshop{cost_of_gemma(gemma, workshops[0] if workshops else None)}"
+    )
     run, not_run = (_bullets([f"{line}." for line in lines]) for lines in (done, missing))
     return f"**Run:**\n\n{run}\n\n**Not run:**\n\n{not_run}"
 
 
 def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line[:1].upper()}{line[1:]}" for line in lines)
-
-
-def _without_more_sft(about: Mapping[str, Any]) -> str:
-    """Why plain fine-tuning has no row."""
-    other, warmup = about["other_processor"], about["warmup"]
-    step = warmup["cpu_s"] / warmup["plan"]["steps"]
-    return (
-        "- Plain fine-tuning (`more_sft`) was not run. It has to start from the same student, which"
-        " only a processor with bfloat16 instructions can reproduce. A processor with"
-        f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
-        f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
-        f" {warmup['losses'][0]:.4f}."
-    )
 
 
 def _cost_of_logs(cost: Json | None) -> str:
@@ -239,33 +230,12 @@ def _cost_of_logs(cost: Json | None) -> str:
     )
 
 
-def _cost_of_gemma(gemma: Json | None, workshop: Json | None) -> str:
-    """What its warm-up would take, by the steps that were measured."""
-    if gemma is None or workshop is None:
-        return ""
-    steps = workshop["about"]["warmup"]["plan"]["steps"]
-    # the first step allocates; the mean of the others is what a long run pays
-    later = gemma["step_cpu_s"][1:]
-    minutes = sum(later) / len(later) / 60
-    return (
-        f" (a step of its warm-up took {minutes:.1f} CPU-minutes, so the {steps} steps that SmolLM2"
-        f" had would take {minutes * steps / 60:.1f} CPU-hours before an arm is trained)"
-    )
-
-
-def _seeds_in_words(seeds: Sequence[object]) -> str:
-    """Example: "seed 11", "the seeds 11, 12"."""
-    names = ", ".join(map(str, seeds))
-    return f"seed {names}" if len(seeds) == 1 else f"the seeds {names}"
-
-
 def _listed(names: Sequence[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 _MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
-_SOLVES = ("solves more than", "solves fewer than", "is not shown to solve more or fewer than")
 
 
 def _read(root: Path, name: str) -> Json | None:
@@ -432,77 +402,6 @@ def _wordings_in_words(value: Json | None) -> list[str]:
         if row["contrast"] == f"{wording}/system - {NEUTRAL}"
         if row["high"] is not None and row["high"] < 0
     ]
-
-
-def _workshop(value: Json, gemma: Json | None) -> str:
-    about = value["about"]
-    most = max(len(row["by_seed"]) for row in value["rows"])
-    rows = [
-        (
-            f"`{row['name']}`",
-            str(row["n"]),
-            f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]",
-            " / ".join(
-                f"{share:.2f}" if len(row["by_seed"]) == most else f"{seed}: {share:.2f}"
-                for seed, share in row["by_seed"].items()
-            ),
-        )
-        for row in value["rows"]
-    ]
-    trained = "; ".join(
-        f"`{name}` "
-        + ", ".join(str(run["kept"]) for run in by_seed.values())
-        + f" of {about['steps_planned'][name]} steps"
-        for name, by_seed in value["runs"].items()
-    )
-    step_seconds = [run["step_s"] for by in value["runs"].values() for run in by.values()]
-    minutes = f"{sum(step_seconds) / len(step_seconds) / 60:.1f}"
-    is_complete = all(
-        run["kept"] == about["steps_planned"][name]
-        for name, by_seed in value["runs"].items()
-        for run in by_seed.values()
-    )
-    cut_short = (
-        ""
-        if is_complete
-        else "Training was cut short for lack of time, before anything was played. "
-    )
-    seeds_said = (
-        "With one seed the intervals cover other tasks, not other training runs: another seed may"
-        " turn the sign, so this is a first look, not a result."
-        if len(about["seeds_done"]) == 1
-        else "A first look at seed 11 alone, with another warm-up (commit 98d9162), gave +0.08"
-        " [+0.01, +0.16] over the placebo. This page warned then that another seed may turn it."
-    )
-    plain = "" if "more_sft" in value["runs"] else _without_more_sft(about)
-    not_trained = f"- Gemma 3 was not trained here{_cost_of_gemma(gemma, value)}.\n{plain}".rstrip()
-    joined_later = "".join(
-        f" `{name}` was added with the code of commit {later['commit']}, from the same students."
-        f" Their weights at the start, and the episodes that the start plays with"
-        f" {_seeds_in_words(later['start_played_again'])}, were equal."
-        for name, later in about.get("added", {}).items()
-    )
-    return (
-        "## The workshop, all three channels\n\n"
-        f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
-        f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each."
-        f" Following hints was not taught. Trained so far: {trained}.\n\n"
-        "The student is smollm2, warmed up by plain fine-tuning on scripted sessions"
-        " (`benchmarks/real_warmup.py`). All arms start from it and train LoRA of rank 16 in"
-        f" bfloat16, with the code of commit {about['commit']}. {cut_short}A step took {minutes}"
-        f" minutes on one busy core. {seeds_said}{joined_later}\n\n{not_trained}\n\n"
-        + table(("row", "episodes", "success", "by seed"), rows)
-        + "\n"
-        + table(
-            ("student", "against", "episodes", "difference in success"),
-            [(f"`{d['a']}`", f"`{d['b']}`", str(d["n"]), interval(d)) for d in _successes(value)],
-        )
-    )
-
-
-def _successes(value: Json) -> list[Json]:
-    """The paired differences in success; an entry with a metric is of something else."""
-    return [{**d, "mean": d["difference"]} for d in value["paired"] if "metric" not in d]
 
 
 def main(arguments: Sequence[str], *, root: Path = ROOT) -> int:

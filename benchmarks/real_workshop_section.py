@@ -1,0 +1,190 @@
+"""Students that were trained in the workshop, for docs/evidence_real.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from real_tables import in_words, interval, table
+
+Json = Mapping[str, Any]
+MORE_SFT = "more_sft"
+_SOLVES = ("solves more than", "solves fewer than", "is not shown to solve more or fewer than")
+_TRAINED = {"after": "with all three channels", MORE_SFT: "by plain fine-tuning on its own logs"}
+_AGAINST = {"before": "itself before that", "placebo": "its placebo", MORE_SFT: f"`{MORE_SFT}`"}
+_SAID = (("after", "placebo"), (MORE_SFT, "before"), ("after", MORE_SFT))
+"""The comparisons of the summary."""
+
+
+def workshop_in_words(values: Sequence[Json]) -> list[str]:
+    """What a student learned in the workshop, file by file."""
+    return [
+        f"Trained in the workshop {_TRAINED[d['a']]}, {_student(number)}"
+        f" {in_words(d, _SOLVES)} {_AGAINST[d['b']]}: {interval(d)} of the tasks"
+        f" ({d['n']} tasks, {_number_of_seeds(value)})."
+        for number, value in enumerate(values)
+        for d in _successes(value)
+        if (d["a"], d["b"]) in _SAID
+    ]
+
+
+def workshop_section(values: Sequence[Json], gemma: Json | None) -> str:
+    """How the students were trained, and two tables for each start."""
+    first, *others = values
+    parts = [_started(first, restarted=bool(others), gemma=gemma)]
+    for value in others:
+        parts.append(_restarted(value, first))
+    return "\n".join(parts)
+
+
+def cost_of_gemma(gemma: Json | None, workshop: Json | None) -> str:
+    """What its warm-up would take, by the steps that were measured."""
+    if gemma is None or workshop is None:
+        return ""
+    steps = workshop["about"]["warmup"]["plan"]["steps"]
+    # the first step allocates; the mean of the others is what a long run pays
+    later = gemma["step_cpu_s"][1:]
+    minutes = sum(later) / len(later) / 60
+    return (
+        f" (a step of its warm-up took {minutes:.1f} CPU-minutes, so the {steps} steps that SmolLM2"
+        f" had would take {minutes * steps / 60:.1f} CPU-hours before an arm is trained)"
+    )
+
+
+def seeds_in_words(seeds: Sequence[object]) -> str:
+    """The seeds by number.
+
+    >>> seeds_in_words([11]), seeds_in_words([11, 12])
+    ('seed 11', 'the seeds 11, 12')
+    """
+    names = ", ".join(map(str, seeds))
+    return f"seed {names}" if len(seeds) == 1 else f"the seeds {names}"
+
+
+def _student(number: int) -> str:
+    return "the warmed-up student" if number == 0 else "a second warmed-up student"
+
+
+def _number_of_seeds(value: Json) -> str:
+    seeds = len(value["about"]["seeds_done"])
+    return f"{seeds} training seed{'' if seeds == 1 else 's'}"
+
+
+def _started(value: Json, *, restarted: bool, gemma: Json | None) -> str:
+    about = value["about"]
+    seeds_said = (
+        "With one seed the intervals cover other tasks, not other training runs: another seed may"
+        " turn the sign, so this is a first look, not a result."
+        if len(about["seeds_done"]) == 1
+        else "A first look at seed 11 alone, with another warm-up (commit 98d9162), gave +0.08"
+        " [+0.01, +0.16] over the placebo. This page warned then that another seed may turn it."
+    )
+    joined_later = "".join(
+        f" `{name}` was added with the code of commit {later['commit']}, from the same students."
+        f" Their weights at the start, and the episodes that the start plays with"
+        f" {seeds_in_words(later['start_played_again'])}, were equal."
+        for name, later in about.get("added", {}).items()
+    )
+    plain = "" if MORE_SFT in value["runs"] or restarted else f"{_without_more_sft(about)}\n"
+    return (
+        "## The workshop, all three channels\n\n"
+        f"{_seeds_and_steps(value)}\n\n"
+        "The student is smollm2, warmed up by plain fine-tuning on scripted sessions"
+        " (`benchmarks/real_warmup.py`). All arms start from it and train LoRA of rank 16 in"
+        f" bfloat16, with the code of commit {about['commit']}. {_cut_short(value)}A step took"
+        f" {_minutes_of_a_step(value)} minutes on one busy core. {seeds_said}{joined_later}\n\n"
+        f"- Gemma 3 was not trained here{cost_of_gemma(gemma, value)}.\n{plain}\n"
+        f"{_tables(value)}"
+    )
+
+
+def _restarted(value: Json, first: Json) -> str:
+    """The same with another warmed-up student."""
+    about = value["about"]
+    losses, of_first = about["warmup"]["losses"], first["about"]["warmup"]["losses"]
+    place = next(i for i, (a, b) in enumerate(zip(losses, of_first, strict=True)) if a != b)
+    return (
+        "### From a second start\n\n"
+        f"{_seeds_and_steps(value)}\n\n"
+        "The warm-up gives other weights on another processor (the loss of its step"
+        f" {place + 1} was {losses[place]:.4f} here and {of_first[place]:.4f} above), so a later"
+        " arm cannot join the rows above. Here all rows have the same second start, its own logs"
+        f" and its own data; plan, tasks and settings are those above; commit {about['commit']}."
+        f" {_cut_short(value)}A step took {_minutes_of_a_step(value)} minutes on one busy core.\n\n"
+        f"{_tables(value)}"
+    )
+
+
+def _seeds_and_steps(value: Json) -> str:
+    about = value["about"]
+    trained = "; ".join(
+        f"`{name}` "
+        + ", ".join(str(run["kept"]) for run in by_seed.values())
+        + f" of {about['steps_planned'][name]} steps"
+        for name, by_seed in value["runs"].items()
+    )
+    return (
+        f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
+        f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each."
+        f" Following hints was not taught. Trained so far: {trained}."
+    )
+
+
+def _minutes_of_a_step(value: Json) -> str:
+    seconds = [run["step_s"] for by in value["runs"].values() for run in by.values()]
+    return f"{sum(seconds) / len(seconds) / 60:.1f}"
+
+
+def _cut_short(value: Json) -> str:
+    planned = value["about"]["steps_planned"]
+    is_complete = all(
+        run["kept"] == planned[name]
+        for name, by_seed in value["runs"].items()
+        for run in by_seed.values()
+    )
+    if is_complete:
+        return ""
+    return "Training was cut short for lack of time, before anything was played. "
+
+
+def _without_more_sft(about: Json) -> str:
+    """Why plain fine-tuning has no row."""
+    other, warmup = about["other_processor"], about["warmup"]
+    step = warmup["cpu_s"] / warmup["plan"]["steps"]
+    return (
+        "- Plain fine-tuning (`more_sft`) was not run. It has to start from the same student, which"
+        " only a processor with bfloat16 instructions can reproduce. A processor with"
+        f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
+        f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
+        f" {warmup['losses'][0]:.4f}."
+    )
+
+
+def _tables(value: Json) -> str:
+    """The success of every arm, and the paired differences."""
+    most = max(len(row["by_seed"]) for row in value["rows"])
+    rows = [
+        (
+            f"`{row['name']}`",
+            str(row["n"]),
+            f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]",
+            " / ".join(
+                f"{share:.2f}" if len(row["by_seed"]) == most else f"{seed}: {share:.2f}"
+                for seed, share in row["by_seed"].items()
+            ),
+        )
+        for row in value["rows"]
+    ]
+    differences = [
+        (f"`{d['a']}`", f"`{d['b']}`", str(d["n"]), interval(d)) for d in _successes(value)
+    ]
+    return (
+        table(("row", "episodes", "success", "by seed"), rows)
+        + "\n"
+        + table(("student", "against", "episodes", "difference in success"), differences)
+    )
+
+
+def _successes(value: Json) -> list[Json]:
+    """The paired differences in success; an entry with a metric is of something else."""
+    return [{**d, "mean": d["difference"]} for d in value["paired"] if "metric" not in d]
