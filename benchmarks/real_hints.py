@@ -2,7 +2,7 @@
 sessions, by wording, position, kind and repository.
 
     python benchmarks/real_hints.py FOLDER... --work build/real_hints \\
-        --model smollm2=build/real/folders/smollm2:qwen3-2507 \\
+        --model smollm2=build/real/folders/smollm2:chatml-tools \\
         --model gemma3-270m=build/real/folders/gemma3-270m:gemma
     python benchmarks/real_hints.py ... --texts earlier=build/hints.jsonl
         texts that another version wrote for the same sites, as further wordings

@@ -35,6 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from real_hints import NONE, manifest_of, measure, repository_groups
 from record_lines import record_lines
+from workshop_evidence.training import checked_out_commit
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.evaluation.stats import bootstrap_mean
@@ -133,6 +134,12 @@ def train(project: Path, arm: str, seed: int) -> Path:
     return merged
 
 
+def merge_of(merged: Path) -> dict[str, float]:
+    """How far the merge itself moved a student, and how far its adapter did: KL per token."""
+    facts = json.loads((merged / "recompose.json").read_text("utf-8"))["merge"]
+    return {name: facts[name] for name in ("mean_kl", "adapter_kl")}
+
+
 def differences(
     measured: Mapping[str, Mapping[str, float]], clusters: Mapping[str, str], a: str, b: str
 ) -> dict[str, Any]:
@@ -226,6 +233,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     value = {
         "about": {
+            "commit": checked_out_commit(),
             "family": family,
             "settings": SETTINGS,
             "steps": options.steps,
@@ -244,6 +252,7 @@ def main(arguments: Sequence[str]) -> int:
             for what, students_of in measured.items()
             if what in WRITES
         },
+        "merges": {name: merge_of(students[name]) for name in students if name != BEFORE},
         "log_odds": {name: measured[LOG_ODDS][name] for name in students},
     }
     options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from real_tables import interval, table
+from real_tables import in_words, interval, table
 
 Json = Mapping[str, Any]
 WHAT = {
@@ -113,20 +113,33 @@ def messages_in_words(value: Json | None) -> list[str]:
     sentences = []
     for name, model in (value or {"models": {}})["models"].items():
         rows = {(row["what"], row["value"]): row for row in model["rows"]}
-        if (row := rows.get(("decides", "right"))) is not None:
-            sentences.append(
-                f"At the decision of mistakes in held-out repositories, {name} {_effect(row)}"
-                f" with the hint than without and with another site's: {_shares(row)}"
-                f" ({row['n']} sites)."
-            )
+        for token in ("right", "wrong"):
+            if (row := rows.get(("decides", token))) is not None:
+                effects = " and ".join(
+                    f"{in_words(row[f'over {base}'], _OFTEN)} than with {text} "
+                    f"({interval(row[f'over {base}'])})"
+                    for base, text in BASES.items()
+                )
+                sentences.append(
+                    f"At the decision of mistakes in held-out repositories, {name}'s most probable"
+                    f" token is the {token} one in {_shares(row)} ({row['n']} sites). With the hint"
+                    f" it is {effects}."
+                )
         if (row := rows.get(("start", "same"))) is not None:
             undecided = rows["start", "undecided"]["shares"]
+            share = sum(undecided.values()) / len(undecided)
             sentences.append(
-                f"When {name} writes the whole message there, it repeats the mistake in"
-                f" {_shares(row)} ({row['n']} sites). The static check cannot judge"
-                f" {sum(undecided.values()) / len(undecided):.0%} of these messages."
+                f"Whether {name} repeats the mistake when it writes the whole message there is not"
+                f" known: the static check cannot judge any of the messages ({row['n']} sites)."
+                if share == 1
+                else f"When {name} writes the whole message there, it repeats the mistake in"
+                f" {_shares(row)} ({row['n']} sites). The static check cannot judge {share:.0%} of"
+                " these messages."
             )
     return sentences
+
+
+_OFTEN = ("more often so", "less often so", "not shown to be so more or less often")
 
 
 def _shares(row: Json) -> str:
@@ -135,13 +148,3 @@ def _shares(row: Json) -> str:
         f"{shares['now']:.0%} with the hint, {shares['none']:.0%} without, {shares['other']:.0%}"
         " with another site's"
     )
-
-
-def _effect(row: Json) -> str:
-    """What both intervals show together."""
-    pairs = [row[f"over {base}"] for base in BASES]
-    if all(pair["low"] is not None and pair["low"] > 0 for pair in pairs):
-        return "chooses the right token more often"
-    if all(pair["high"] is not None and pair["high"] < 0 for pair in pairs):
-        return "chooses the right token less often"
-    return "is not shown to choose the right token more or less often"

@@ -15,10 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from real_defaults_section import defaults_section
+from real_hints_section import NEUTRAL, NONE, hints_in_words, hints_section
 from real_logs_section import logs_in_words, logs_section, seeds_of
 from real_messages_section import messages_in_words, messages_section
+from real_newcomer import newcomer
 from real_signals_section import signals_section, twins_in_words
-from real_tables import in_words, interval, table
+from real_tables import interval, table
+from real_trial_section import trial_section
 from real_workshop_section import (
     MORE_SFT,
     cost_of_gemma,
@@ -30,10 +34,8 @@ from real_workshop_section import (
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs") / "evidence_real.md"
 RESULTS = Path("benchmarks") / "results"
+TOKENIZERS = Path("docs") / "real_models.md"
 Json = Mapping[str, Any]
-NOW, EARLIER = "now/system", "earlier/system"
-OTHERS, NEUTRAL, NONE = "other sites' hints", "neutral", "none"
-POSITIONS = ("system", "user", "reminder", "result")
 WORKSHOPS = ("real_workshop", "real_workshop_restarted")
 ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
 """Planned for the workshop, and for every training."""
@@ -48,43 +50,35 @@ Gemma 3 270M (base). They are far smaller than anything that a person would serv
 agent, and neither was made for tool calls. This page shows whether the machinery acts on
 real weights as intended, and how much of that is measurable at this size.
 
+{newcomer}
+
 **Summary:**
 
 {summary}
 """
-HINTS_HEAD = """## Does a real model follow the hints?
+COMMANDS = """## Commands
 
-Nothing is trained here. At each site, the logged message is scored up to the first token at
-which it can no longer become right. The log-odds of right against wrong at that token are compared
-between contexts (`recompose hints --audit` measures the same). Positive is good. Sites without a
-known right side are left out.
+`FOLDER...` are three folders of public sessions, each with its manifest beside it, that
+`python scripts/fetch_traces.py FOLDER` fetches: `tests/traces_manifest.json` (the default), and
+with `--manifest` `tests/labels/manifest.json` and `benchmarks/real_sessions.json`. Each script says
+in its first lines what it does; all go on where they were cut off, except the trial.
 
-- **Sites**: those of {sessions} sessions of {repositories} public repositories.
-- **Split**: by the hash of the repository's name. Wordings and positions were meant to be chosen on
-  *train*. Quote the results on *held out*.
-- **Intervals**: 95 %, by bootstrap over sessions. There is no correction for multiple comparisons.
-- **Setup**: windows of {max_tokens} tokens, float32.
-
-Four caveats:
-
-- A mean over all sites can hide a kind of mistake whose hints do harm. Read the tables by kind,
-  too.
-- The current wordings were chosen on constructed sites and on sessions of entireio/cli, which is in
-  *train*. No text was fitted to log-odds of the held-out repositories. But some of their sessions
-  had been read earlier in the search for wrong hints, so they are held out from training, not
-  unseen.
-- A hint often names the tool that is scored as right. So part of its lift is that the name is in
-  the context. This is what a hint is for, and not evidence that the model understood the mistake.
-- The log-odds are of the first token at which right and wrong diverge, not of a whole message.
-
-What was changed after a first look:
-
-- Edits whose text is in view had been scored as if reading again were right, although their hint
-  says to copy the text. They now have no known right side and are left out. With them, SmolLM2's
-  lift on held-out repositories was +0.85 [+0.05, +1.71] over other sites' hints, for 59 sites.
-- All numbers use the hints and decisions of commit 6920c34. Later that day the decisions of refused
-  options, of large files and of a few other kinds were corrected, so a new run has a few other
-  sites.
+```
+python scripts/real_models.py
+S=smollm2=build/real/folders/smollm2:chatml-tools
+G=gemma3-270m=build/real/folders/gemma3-270m:gemma
+python benchmarks/real_hints.py FOLDER... --model $S --model $G
+python benchmarks/real_wordings.py FOLDER... --work build/real_hints --model $S
+python benchmarks/real_messages.py FOLDER... --work build/real_hints --model $S
+python benchmarks/real_signals.py FOLDER... --model $S
+python benchmarks/real_signals.py --twins 42 --work build/real_twins --model $S --model $G \\
+    --json benchmarks/results/real_twins.json
+python benchmarks/real_logs.py FOLDER... --hints-work build/real_hints --model ${S#*=}
+python benchmarks/real_warmup.py build/real/folders/smollm2 --out build/real_workshop/student
+python benchmarks/real_workshop.py
+python benchmarks/real_trial.py FOLDER --model build/real/folders/smollm2
+python benchmarks/real_page.py
+```
 """
 
 
@@ -105,8 +99,9 @@ def render(root: Path) -> str:
         *messages_in_words(messages),
         *twins_in_words(twins),
     ]
-    parts = [HEAD.format(summary=f"{_bullets(findings)}\n\n{what}")]
-    parts.append(_hints(hints) if hints else _not_run("real_hints.py", "whether hints act"))
+    words = newcomer(hints, messages, logs, workshops)
+    parts = [HEAD.format(newcomer=words, summary=f"{_bullets(findings)}\n\n{what}")]
+    parts.append(hints_section(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(
         _worded(worded) if worded else _not_run("real_wordings.py", "several wordings of a hint")
     )
@@ -128,23 +123,28 @@ def render(root: Path) -> str:
         if workshops
         else _not_run("real_workshop.py", "the workshop's arms")
     )
+    if hints:
+        parts.append(defaults_section(hints, logs))
+    if trial := _read(root, "real_trial"):
+        parts.append(trial_section(trial, _hints_by_family(ROOT / TOKENIZERS)))
+    parts.append(COMMANDS)
     return "\n".join(parts)
+
+
+def _hints_by_family(page: Path) -> dict[str, str]:
+    """The column "hints" of the table of `make real`, e.g. {"gemma": "31 of 31"}."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text("utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    head = next(cells for cells in lines if cells[0] == "family")
+    return {cells[0]: cells[head.index("hints")] for cells in lines if len(cells) == len(head)}
 
 
 def _summary(hints: Json | None, logs: Sequence[Json], workshops: Sequence[Json]) -> list[str]:
     """What a model of this size did and did not do, in sentences with the numbers of the files."""
-    sentences = []
-    for name, model in (hints or {"models": {}})["models"].items():
-        rows = {(r["group"], r["kind"], r["contrast"]): r for r in model["rows"]}
-        neutral, others = (rows["held_out", "all", f"{NOW} - {base}"] for base in (NEUTRAL, OTHERS))
-        sentences.append(
-            f"With a hint in its context, {name}"
-            f" {in_words(neutral, _MOVES)} the right decision at mistakes in held-out"
-            f" repositories: {interval(neutral)} in log-odds over text without information in"
-            f" the same place, {interval(others)} over the hints of other sites"
-            f" ({neutral['n']} sites)."
-        )
-    sentences += logs_in_words(logs)
+    sentences = [*hints_in_words(hints), *logs_in_words(logs)]
     if not workshops:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
     sentences += workshop_in_words(workshops)
@@ -235,9 +235,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-_MOVES = ("moves towards", "moves away from", "is not shown to move towards or away from")
-
-
 def _read(root: Path, name: str) -> Json | None:
     path = root / RESULTS / f"{name}.json"
     return json.loads(path.read_text("utf-8")) if path.exists() else None
@@ -245,101 +242,6 @@ def _read(root: Path, name: str) -> Json | None:
 
 def _not_run(script: str, what: str) -> str:
     return f"## Not run yet: {what}\n\n`benchmarks/{script}` has not been completed.\n"
-
-
-def _hints(value: Json) -> str:
-    about = value["about"]
-    parts = [
-        HINTS_HEAD.format(
-            sessions=about["sessions"],
-            repositories=len(about["repositories"]),
-            max_tokens=about["max_tokens"],
-        )
-    ]
-    for name, model in value["models"].items():
-        rows = {(r["group"], r["kind"], r["contrast"]): r for r in model["rows"]}
-        parts.append(f"### {name} (as `{model['family']}`)\n")
-        parts.append(_wordings(rows))
-        parts.append(_positions(rows))
-        parts.append(_kinds(rows))
-    return "\n".join(parts)
-
-
-def _wordings(rows: Mapping[tuple[str, str, str], Json]) -> str:
-    lines = [
-        (
-            group.replace("_", " "),
-            label,
-            str(row["n"]),
-            str(row["sessions"]),
-            *(interval(rows.get((group, "all", f"{key} - {b}"))) for b in (OTHERS, NEUTRAL, NONE)),
-        )
-        for group in ("train", "held_out")
-        for key, label in ((EARLIER, "as before 2026-11-23"), (NOW, "now: the right action"))
-        if (row := rows.get((group, "all", f"{key} - {NONE}")))
-    ]
-    head = (
-        "repositories",
-        "wording",
-        "sites",
-        "sessions",
-        f"over {OTHERS}",
-        "over neutral text",
-        "over no hint",
-    )
-    return "Wordings, as a system message directly above the mistake:\n\n" + table(head, lines)
-
-
-def _positions(rows: Mapping[tuple[str, str, str], Json]) -> str:
-    lines = [
-        (
-            group.replace("_", " "),
-            position,
-            str(row["n"]),
-            interval(row),
-            interval(rows.get((group, "all", f"now/{position} - {NONE}"))),
-            interval(rows.get((group, "all", f"neutral/{position} - {NONE}"))),
-        )
-        for group in ("train", "held_out")
-        for position in POSITIONS
-        if (row := rows.get((group, "all", f"now/{position} - {NEUTRAL}")))
-    ]
-    head = (
-        "repositories",
-        "position",
-        "sites",
-        "over neutral text there",
-        "over no hint",
-        "neutral text over no hint",
-    )
-    return "Positions (`hints.position`), current wording:\n\n" + table(head, lines)
-
-
-def _kinds(rows: Mapping[tuple[str, str, str], Json]) -> str:
-    kinds = sorted({kind for _, kind, _ in rows} - {"all"})
-    lines = [
-        (
-            kind,
-            str(row["n"]),
-            str(row["sessions"]),
-            interval(rows.get(("held_out", kind, f"{EARLIER} - {OTHERS}"))),
-            interval(rows.get(("held_out", kind, f"{NOW} - {OTHERS}"))),
-            interval(rows.get(("held_out", kind, f"now/user - {NEUTRAL}"))),
-            f"{row['positive']} of {row['n']}",
-        )
-        for kind in kinds
-        if (row := rows.get(("held_out", kind, f"{NOW} - {OTHERS}")))
-    ]
-    head = (
-        "kind",
-        "sites",
-        "sessions",
-        f"wording before, over {OTHERS}",
-        f"now, over {OTHERS}",
-        "now, as a user message, over neutral text there",
-        f"above {OTHERS}",
-    )
-    return "By kind, held-out repositories:\n\n" + table(head, lines)
 
 
 def _worded(value: Json) -> str:

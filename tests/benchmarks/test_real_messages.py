@@ -195,12 +195,14 @@ def _page(root: Path, *, low: float, high: float, low_over_other: float | None =
     return (root / "docs" / "evidence_real.md").read_text("utf-8")
 
 
-def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show(
+def test_the_page_says_what_was_written_and_claims_only_what_each_interval_shows(
     tmp_path: Path,
 ) -> None:
     page = _page(tmp_path, low=0.1, high=0.4)
     shares = "50% with the hint, 25% without, 40% with another site's (9 sites)"
-    assert "chooses the right token more often with the hint than without" in page
+    assert "smollm2's most probable token is the right one in 50% with the hint" in page
+    more = "more often so than with no hint (+0.25 [+0.10, +0.40])"
+    assert more in page
     assert f"it repeats the mistake in {shares}. The static check cannot judge 38%" in page
     assert "One token at 30 of 30 sites, messages at 9 of 12. The run was stopped" in page
     assert "| one token at the decision | 9 | 5 | `right` | 0.25 | 0.50 | 0.40 | +0.25" in page
@@ -210,10 +212,12 @@ def test_the_page_says_what_was_written_and_claims_only_what_both_intervals_show
     done, _, missing = page.partition("**Not run:**")
     assert "Messages at held-out mistakes, with the hint and without, by smollm2" in done
     assert "held-out mistakes" not in missing.partition("\n## ")[0]
-    claim = "is not shown to choose the right token more or less often"
-    assert claim not in page and claim in _page(tmp_path, low=-0.1, high=0.4)
-    assert claim in _page(tmp_path, low=0.1, high=0.4, low_over_other=-0.1)
-    assert "chooses the right token less often" in _page(tmp_path, low=-0.4, high=-0.1)
+    neither = "not shown to be so more or less often than with "
+    assert f"{neither}no hint" not in page
+    assert f"{neither}no hint" in _page(tmp_path, low=-0.1, high=0.4)
+    other = _page(tmp_path, low=0.1, high=0.4, low_over_other=-0.1)
+    assert more in other and f"and {neither}another site's hint" in other
+    assert "less often so than with no hint" in _page(tmp_path, low=-0.4, high=-0.1)
 
 
 def test_a_page_without_messages_says_that_they_were_not_run(tmp_path: Path) -> None:

@@ -139,6 +139,71 @@ def test_rows_of_a_second_start_have_tables_of_their_own(tmp_path: Path) -> None
     assert "Plain fine-tuning (`more_sft`) was not run" not in text
 
 
+def test_the_newcomer_s_paragraph_claims_what_the_intervals_show(tmp_path: Path) -> None:
+    (results := tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    for path in (ROOT / "benchmarks" / "results").glob("real_*.json"):
+        shutil.copy2(path, results)
+
+    def words(**of_focus: float) -> str:
+        value = json.loads((ROOT / "benchmarks/results/real_logs.json").read_text("utf-8"))
+        for d in value["differences"]:
+            if d["a"].startswith("focus") and "placebo" in d["b"]:
+                d |= of_focus
+        (results / "real_logs.json").write_text(json.dumps(value), "utf-8")
+        assert real_page.main([], root=tmp_path) == 0
+        text = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
+        return text.partition("**For a newcomer:**")[2].partition("**Summary:**")[0]
+
+    assert "something of it stays: a factor of 1.22" in words(mean=0.2, low=0.1, high=0.3)
+    assert "nothing of it is shown to stay" in words(mean=0.2, low=-0.9, high=1.3)
+    assert "it gets worse" in words(mean=-0.2, low=-0.3, high=-0.1)
+    assert "not shown anywhere here" in words(mean=0.2, low=0.1, high=0.3)
+
+
+def test_the_mean_over_seeds_has_the_wider_interval(real_hints: ModuleType) -> None:
+    import real_logs_section  # pyright: ignore[reportMissingImports]
+
+    def row(a: str, b: str, mean: float) -> dict[str, object]:
+        return {"a": a, "b": b, "mean": mean, "low": mean - 0.1, "high": mean + 0.1}
+
+    def widened(*means: float) -> tuple[float, float]:
+        rows = [row(f"focus-{i}", f"focus_placebo-{i}", mean) for i, mean in enumerate(means)]
+        middle = row("focus", "focus_placebo", sum(means) / len(means))
+        *same, wide = real_logs_section.over_seeds({"differences": [*rows, middle]})["differences"]
+        assert same == rows
+        return round(wide["low"], 2), round(wide["high"], 2)
+
+    assert widened(0.2, 0.2, 0.2) == (0.1, 0.3)  # the sessions differ more
+    low, high = widened(0.0, 0.2, 0.4)  # t of two degrees of freedom is 4.3
+    assert (low, high) == (-0.3, 0.7)
+
+
+def test_the_trial_is_told_with_the_counts_of_the_tokenizers_page(tmp_path: Path) -> None:
+    (results := tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    merge = {"mean_kl": 0.0007, "rounding_kl": 0.0005}
+    trial = {
+        "about": {"commit": "abc", "trained_tokens": 2500, "hints": 31},
+        "own_template": {"exit_code": 1, "names_a_template": False},
+        "views": {"1024": 5, "4096": 30},
+        "audit": {"measured": 3, "not_built": {"too_long": 20, "x": 6}, "names_the_setting": True},
+        "train": {"code": 0, "peak_gb": 4.25},
+        "export": {"exit_code": 0, "merge": merge},
+        "head_ms": {"once": 14.0, "every call": 80.0},
+    }
+    (results / "real_trial.json").write_text(json.dumps(trial), "utf-8")
+    assert real_page.main([], root=tmp_path) == 0
+    text = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
+    tokenizers = (ROOT / "docs" / "real_models.md").read_text("utf-8")
+    row = next(line for line in tokenizers.splitlines() if line.startswith("| gemma |"))
+    after = text.partition("| hints that Gemma 3's tokenizer takes | 0 of 18 | ")[2][:8]
+    assert after == "31 of 31" and after in row
+    assert "| exit code 0, 667 messages lost | exit code 1 |" in text  # no template was named
+    assert "| 13, unsaid | 26, counted by reason, with the setting that helps |" in text
+    assert "| 18.3 GB | 4.2 GB |" in text and "5 of 31" in text
+
+
 def test_a_wording_is_chosen_on_train_and_told_with_what_it_does_on_held_out(
     tmp_path: Path,
 ) -> None:

@@ -158,6 +158,8 @@ def test_a_merged_adapter_is_the_sum_and_gives_the_adapters_logits(place: Path) 
     merge = result.value["merge"]
     assert 0 <= merge["mean_kl"] <= 3 * merge["rounding_kl"] < 1e-6 < merge["adapter_kl"]
     assert merge["mean_kl"] <= merge["max_kl"] and merge["num_tokens"] > 50
+    facts = json.loads((place / "out" / "merged" / "recompose.json").read_text("utf-8"))
+    assert facts["merge"] == merge
     card = (place / "out" / "merged" / "README.md").read_text("utf-8")
     assert f"{merge['num_merged']} adapted weights merged; on {merge['num_tokens']} tokens" in card
 

@@ -86,6 +86,7 @@ def export_command(
                 "run": name,
                 "settings": without_folders(player.config.model_dump(mode="json")),
                 **asdict(card),
+                **({"merge": facts["merge"]} if "merge" in facts else {}),
             },
         )
         if target.exists():
