@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,7 @@ def prepare(
 
 def train(project: Path, arm: str, seed: int) -> Path:
     """Train an arm with a seed and merge it, once; returns the merged folder."""
-    name = f"{arm}-{seed}"
-    merged = project.parent / "merged" / name
+    name, merged = f"{arm}-{seed}", merged_of(project, arm, seed)
     if not merged.exists():
         shutil.rmtree(project / "recompose" / "runs" / name, ignore_errors=True)
         log = project.parent / f"{name}.log"
@@ -132,6 +131,30 @@ def train(project: Path, arm: str, seed: int) -> Path:
         recompose("train", "--name", name, *ARMS[arm], *flags, log=log, cwd=project)
         recompose("export", name, "--to", str(merged.absolute()), *flags, log=log, cwd=project)
     return merged
+
+
+def merged_of(project: Path, arm: str, seed: int) -> Path:
+    """The folder of the merged student of an arm and a seed."""
+    return project.parent / "merged" / f"{arm}-{seed}"
+
+
+def complete_seeds(
+    arms: Sequence[str], seeds: Sequence[int], students: Container[str]
+) -> dict[str, list[int]]:
+    """For each arm the seeds of its mean: those whose placebo is there, too.
+
+    >>> complete_seeds(["hint", "placebo"], [11, 12], {"hint-11", "hint-12", "placebo-12"})
+    {'hint': [12], 'placebo': [12]}
+    """
+    partner = {**PLACEBO, **{placebo: arm for arm, placebo in PLACEBO.items()}}
+    return {
+        arm: [
+            seed
+            for seed in seeds
+            if all(f"{of}-{seed}" in students for of in {arm, partner[arm]} & {*arms})
+        ]
+        for arm in arms
+    }
 
 
 def merge_of(merged: Path) -> dict[str, float]:
@@ -161,6 +184,35 @@ def differences(
     }
 
 
+def score(
+    students: Mapping[str, Path], family: str, *, work: Path, dtype: str
+) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, str]]:
+    """What every student would do at the held-out sites: by measure, student and site; and the
+    cluster of each site."""
+    about = json.loads((work / "sessions_about.json").read_text("utf-8"))
+    measured: dict[str, dict[str, dict[str, float]]] = {what: {} for what in MEASURED}
+    clusters: dict[str, str] = {}
+    began = time.monotonic()
+    for name, student in students.items():
+        records, _ = measure(
+            f"bare-{dtype}-{name}",
+            str(student),
+            family,
+            work=work,
+            texts={},
+            bare=True,
+            group="held_out",
+            max_tokens=SCORED_TOKENS,
+            dtype=dtype,  # as it was trained
+        )
+        measured[LOG_ODDS][name] = {r["site"]: r["log_odds"][NONE] for r in records}
+        for what in WRITES:
+            measured[what][name] = {r["site"]: float(r["writes"] == what) for r in records}
+        clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
+        print(f"real: {name} is scored ({time.monotonic() - began:.0f} s)", flush=True)
+    return measured, clusters
+
+
 def _mean(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean over the seeds of an arm, site by site."""
     return {site: sum(of[site] for of in values) / len(values) for site in values[0]}
@@ -177,6 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "real_logs")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--as-trained", action="store_true", help="train no further")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--json", type=Path, default=RESULTS)
@@ -192,39 +245,23 @@ def main(arguments: Sequence[str]) -> int:
         dtype=options.dtype,
     )
     print(f"real: the examples are there ({time.monotonic() - began:.0f} s)", flush=True)
-    about = json.loads((options.hints_work / "sessions_about.json").read_text("utf-8"))
     students = {BEFORE: Path(folder)}
     for seed in options.seeds:
         for arm in options.arms:
+            if options.as_trained and not merged_of(project, arm, seed).exists():
+                continue
             students[f"{arm}-{seed}"] = train(project, arm, seed)
             print(f"real: {arm}-{seed} is trained ({time.monotonic() - began:.0f} s)", flush=True)
-    measured: dict[str, dict[str, dict[str, float]]] = {what: {} for what in MEASURED}
-    clusters: dict[str, str] = {}
-    for name, student in students.items():
-        records, _ = measure(
-            f"bare-{options.dtype}-{name}",
-            str(student),
-            family,
-            work=options.hints_work,
-            texts={},
-            bare=True,
-            group="held_out",
-            max_tokens=SCORED_TOKENS,
-            dtype=options.dtype,  # as it was trained
-        )
-        measured[LOG_ODDS][name] = {r["site"]: r["log_odds"][NONE] for r in records}
-        for what in WRITES:
-            measured[what][name] = {r["site"]: float(r["writes"] == what) for r in records}
-        clusters |= {r["site"]: about[r["session"]]["cluster"] for r in records}
-        print(f"real: {name} is scored ({time.monotonic() - began:.0f} s)", flush=True)
+    seeds = complete_seeds(options.arms, options.seeds, students)
+    measured, clusters = score(students, family, work=options.hints_work, dtype=options.dtype)
     for of in measured.values():
-        of |= {arm: _mean([of[f"{arm}-{seed}"] for seed in options.seeds]) for arm in options.arms}
-    pairs = [(f"{arm}-{seed}", BEFORE) for seed in options.seeds for arm in options.arms]
+        of |= {arm: _mean([of[f"{arm}-{s}"] for s in seeds[arm]]) for arm in seeds if seeds[arm]}
+    pairs = [(name, BEFORE) for name in students if name != BEFORE]
     pairs += [
         (f"{arm}-{seed}", f"{placebo}-{seed}")
         for seed in options.seeds
         for arm, placebo in PLACEBO.items()
-        if {arm, placebo} <= set(options.arms)
+        if {f"{arm}-{seed}", f"{placebo}-{seed}"} <= students.keys()
     ]
     pairs += [
         (a, b)
@@ -254,6 +291,13 @@ def main(arguments: Sequence[str]) -> int:
         },
         "merges": {name: merge_of(students[name]) for name in students if name != BEFORE},
         "log_odds": {name: measured[LOG_ODDS][name] for name in students},
+        "writes": {
+            name: {
+                what: sorted(site for site, is_so in measured[what][name].items() if is_so)
+                for what in WRITES
+            }
+            for name in students
+        },
     }
     options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")
     print(f"real: wrote {options.json}")

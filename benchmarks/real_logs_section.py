@@ -45,7 +45,7 @@ def over_seeds(value: Json) -> Json:
     for d in value["differences"]:
         means = _means_by_seed(value, d)
         if len(means) > 1:
-            seeds = mean_over_groups(means)
+            seeds = mean_over_groups([*means.values()])
             ends = [end for end in (d["low"], d["high"], seeds.low, seeds.high) if end is not None]
             d = {**d, "low": min(ends), "high": max(ends)}
         rows.append(d)
@@ -130,8 +130,8 @@ def logs_in_words(values: Sequence[Json]) -> list[str]:
         means = [d for d in against if "-" not in d["a"]]
         for d in means or against:
             arm, _, seed = d["a"].partition("-")
-            seeds = seeds_of(value)
-            of = f"seed {seed or seeds[0]}" if seed or len(seeds) == 1 else f"{len(seeds)} seeds"
+            seeds = [seed] if seed else [*_means_by_seed(value, d)]
+            of = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
             trained = (
                 f"Trained for {value['about']['steps']} steps on other repositories in"
                 f" {value['about'].get('dtype', 'bfloat16')}, {TRAINED[arm]} ({of}), SmolLM2"
@@ -152,21 +152,25 @@ def logs_in_words(values: Sequence[Json]) -> list[str]:
 def _by_seed(value: Json, of: Json) -> str:
     """The difference of every seed behind a mean over them."""
     means = _means_by_seed(value, of)
-    return f" (by seed {', '.join(f'{mean:+.2f}' for mean in means)})" if len(means) > 1 else ""
+    return (
+        f" (by seed {', '.join(f'{mean:+.2f}' for mean in means.values())})"
+        if len(means) > 1
+        else ""
+    )
 
 
-def _means_by_seed(value: Json, of: Json) -> list[float]:
-    """The means of the seeds behind a mean over them, in their order; none behind a seed's own."""
+def _means_by_seed(value: Json, of: Json) -> dict[str, float]:
+    """The mean of each seed behind a mean over them; none behind a seed's own."""
     if "-" in of["a"]:
-        return []
+        return {}
     means = {
-        d["a"]: d["mean"]
+        d["a"].rpartition("-")[2]: d["mean"]
         for d in value["differences"]
         if what_of(d) == what_of(of)
         and d["a"].rpartition("-")[0] == of["a"]
         and of["b"] in (d["b"], d["b"].rpartition("-")[0])
     }
-    return [mean for _, mean in sorted(means.items())]
+    return dict(sorted(means.items()))
 
 
 def _of_any_training(value: Json, of: Json) -> str:

@@ -51,6 +51,23 @@ def test_the_mean_over_the_seeds_is_told_and_not_each_seed(sections: ModuleType)
     assert "| focus-12 | focus_placebo-12 | 44 | 26 | -0.30 [-0.40, -0.20] |" in table
 
 
+def test_an_arm_is_told_with_its_own_seeds(sections: ModuleType) -> None:
+    """Arms need not have the same seeds in a file."""
+    rows = [("focus-11", 0.3), ("focus-12", 0.1), ("focus", 0.2), ("hint-12", 0.4), ("hint", 0.4)]
+    placebo = {"focus": "focus_placebo", "hint": "placebo"}
+    measured = value(
+        *(row(a, a.replace(arm := a.partition("-")[0], placebo[arm]), mean) for a, mean in rows),
+        row("focus", "before", 0.9),
+        row("focus_placebo", "before", 0.7),
+    )
+    focus, hint = sections.logs_in_words([measured])
+    assert "(2 seeds)" in focus and "(by seed +0.30, +0.10)" in focus
+    assert "Since the start it moved by +0.90, and the placebo by +0.70." in focus
+    assert "(seed 12)" in hint and "by seed" not in hint and "Since" not in hint
+    # Student's t of one degree of freedom is 12.7
+    assert "+0.20 [-1.07, +1.47]" in focus and "is not shown to decide differently" in focus
+
+
 def test_repeating_is_a_column_of_files_that_measured_it(sections: ModuleType) -> None:
     old = value(row("hint-11", "placebo-11", 0.5))
     del old["differences"][0]["what"]
