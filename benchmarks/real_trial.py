@@ -103,14 +103,15 @@ def main(arguments: Sequence[str]) -> int:
     for window in (LONG, SHORT):
         size = ("--build.max_tokens", str(window))
         views[str(window)] = recompose("build", *named, *size, work=work)["value"]["views"]
-    audited = ("hints", "--audit", *named, "--build.max_tokens", str(SHORT))
-    planned = recompose(*audited, "--dry-run", work=work, as_json=False)
-    audit = recompose(*audited, work=work)
     size = ("--build.max_tokens", str(TRAINED))
     recompose("build", *named, *size, work=work)
     flags = ("--student.lora.rank", "8", "--train.batch_examples", "2", "--train.steps", "2")
     trained = recompose("train", "--name", "trial", *named, *size, *flags, work=work)
     exported = recompose("export", "trial", "--to", "out", work=work)
+    # last: where it shows no kind to act, build refuses
+    audited = ("hints", "--audit", *named, "--build.max_tokens", str(SHORT))
+    planned = recompose(*audited, "--dry-run", work=work, as_json=False)
+    audit = recompose(*audited, work=work)
     facts = json.loads((work / "out" / "recompose.json").read_text("utf-8"))
     value = {
         "about": {
