@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from composer_replication.cli import build
 from composer_replication.cli.build_refused import lost_channel
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.config.root import Config
@@ -154,6 +155,30 @@ def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -
     )
     off = recompose("build", "--build.max-tokens", "150", *weights, cwd=work)
     assert off.code == 0
+
+
+def test_a_build_that_is_stopped_while_it_looks_for_a_way_out_is_refused_already(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search takes a pass over the sessions for each window; it may be interrupted."""
+
+    def interrupted(config: Config) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "wider_windows", interrupted)
+    assert recompose("build", "--build.max-tokens", "150", cwd=work).code == 130
+    refused = recompose("train", "--dry-run", cwd=work)
+    assert refused.code == 1 and "build of these examples was refused" in words(refused.err)
+    assert "of 2 hints could be built for hint" in words(refused.err)
+
+
+def test_an_earlier_version_noted_no_remedy(work: Path) -> None:
+    assert recompose("build", cwd=work).code == 0
+    path = work / "recompose" / "examples" / "meta.json"
+    noted = {"refused": {"what": "no hints", "flags": ""}}
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | noted))
+    refused = words(recompose("train", "--dry-run", cwd=work).err)
+    assert "was refused: no hints" in refused and "run `recompose build` again" in refused
 
 
 @pytest.mark.parametrize(

@@ -131,13 +131,33 @@ def test_more_than_a_few_lost_calls_are_refused_and_fewer_are_told(
         assert "qwen3-2507" in result.err
 
 
+def test_the_examples_of_a_refused_build_are_shown_and_never_trained_on(tmp_path: Path) -> None:
+    work = tmp_path / "recompose"
+    sessions = [session(), *(call_of("Bash", name=f"lost-{i}") for i in range(2))]
+    fill(work, sessions[:1])
+    write_sessions(work / "sessions.jsonl", sessions)
+    student = save_student(tmp_path / "student", chatml_tokenizer(), template=WRITES_SOME)
+    assert run("build", student=student, cwd=tmp_path).code == 1
+    for flags in (("--dry-run",), ("--train.steps", "1"), ("--train.hint.weight", "0")):
+        refused = run("train", *flags, student=student, cwd=tmp_path)
+        said = " ".join(refused.err.replace("│", " ").split())
+        assert refused.code == 1 and "the build of these examples was refused" in said
+        assert "cannot write 4 of 6 messages with calls" in said
+        assert "qwen3-2507" in said and "and build again" in said
+    assert not (work / "runs").exists()
+    assert "sess-aaaa" in run("show", "example", student=student, cwd=tmp_path).out
+    named = ("--student.template", "qwen3-2507")
+    assert run("build", *named, student=student, cwd=tmp_path).code == 0
+    assert run("train", *named, "--dry-run", student=student, cwd=tmp_path).code == 0
+
+
 def test_what_counts_as_a_few() -> None:
     tokenizer: Any = chatml_tokenizer()
     renderer = Renderer.for_tokenizer(tokenizer, family="qwen3-2507")
 
     def refused(lost: int, *, of: int) -> bool:
         report = build_report(Counter({"skipped content/lost_calls": lost}))
-        return lost_calls(renderer, report, of=of) is not None
+        return lost_calls(renderer, report, count=lambda: of) is not None
 
     assert (FEW_LOST_CALLS, MAX_LOST_CALLS) == (3, 0.01)
     assert not refused(0, of=0) and not refused(2, of=2) and refused(3, of=3)

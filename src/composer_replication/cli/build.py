@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def build_command(*, common: Common = Common()) -> int:
     split = split_counts(job, held_out)
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = student_renderer(tokenizer, job.config)
+    judge = partial(_problem, job, renderer, held_out)
     if job.dry_run:
         counts: Counter[str] = Counter()
         deque(count_items(_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
@@ -79,10 +81,15 @@ def build_command(*, common: Common = Common()) -> int:
             job.examples,
             _items(job, renderer, kinds, held_out),
             meta=_meta(job, renderer, inputs, split),
+            judge=judge,
         )
-    refused = _refused(job, renderer=renderer, kinds=kinds, held_out=held_out, report=report)
-    if refused is not None and not job.dry_run:
-        note_refused(job.examples, refused)
+    refused = None
+    if (problem := judge(report)) is not None:
+        refused = _with_way_out(
+            job, problem, renderer=renderer, kinds=kinds, held_out=held_out, report=report
+        )
+        if not job.dry_run:
+            note_refused(job.examples, refused)
     value = {
         **asdict(report),
         "held_out": split,
@@ -110,26 +117,33 @@ def build_command(*, common: Common = Common()) -> int:
     )
 
 
-def _refused(
+def _problem(
+    job: Job, renderer: Renderer, held_out: HeldOutSettings, report: BuildReport
+) -> DataError | None:
+    """Why the build is refused; None if it is not."""
+    lost = refused_calls(job, renderer, report=report, held_out=held_out)
+    return lost_channel(job.config, report) if lost is None else lost
+
+
+def _with_way_out(
     job: Job,
+    problem: DataError,
     *,
     renderer: Renderer,
     kinds: frozenset[str] | None,
     held_out: HeldOutSettings,
     report: BuildReport,
-) -> Refused | None:
-    """Why the build is refused, with settings that were tried and avoid it; None if it is not."""
-    refusal = refused_calls(job, renderer, report=report, held_out=held_out)
-    if refusal is not None:
-        return Refused(error=refusal)
-    if (problem := lost_channel(job.config, report)) is None:
-        return None
+) -> Refused:
+    """The refusal for `problem`, with settings that were tried and avoid it, if there are any."""
+    if lost_channel(job.config, report) is None:
+        return Refused(error=problem)  # calls that the template cannot write: no window helps
     for flags, config in wider_windows(job.config):
         counts = Counter[str]()
         widened = replace(job, loaded=replace(job.loaded, config=config))
         deque(count_items(_items(widened, renderer, kinds, held_out), into=counts), maxlen=0)
         attempt = build_report(counts)
-        if attempt.longest <= config.train.micro_tokens and lost_channel(config, attempt) is None:
+        is_mended = _problem(widened, renderer, held_out, attempt) is None
+        if is_mended and attempt.longest <= config.train.micro_tokens:
             fix = f"this was tried, and works: {job.command('build', flags)}\nor {problem.fix}"
             return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)
     return Refused(error=problem)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
@@ -25,15 +28,20 @@ def _messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
     )
 
 
-def lost_calls(renderer: Renderer, report: BuildReport, *, of: int) -> DataError | None:
-    """The error of a build whose template cannot write the calls of `of` messages, or None."""
+def lost_calls(
+    renderer: Renderer, report: BuildReport, *, count: Callable[[], int]
+) -> DataError | None:
+    """The error of a build whose template cannot write too many messages with calls, or None.
+
+    `count` is asked for the number of all of them, which takes a pass over the sessions.
+    """
     lost = report.skipped.get("content/lost_calls", 0)
-    if lost < FEW_LOST_CALLS or lost <= MAX_LOST_CALLS * of:
+    if lost < FEW_LOST_CALLS or lost <= MAX_LOST_CALLS * (of := count()):
         return None
     return DataError(
         f"the {_template_name(renderer)} cannot write {lost} of {of} messages with calls",
         where="skipped.jsonl has each",
-        fix=renderer.family_advice(),
+        fix=f"{renderer.family_advice()}, and build again",
     )
 
 
@@ -45,7 +53,7 @@ def refused_calls(
     job: Job, renderer: Renderer, *, report: BuildReport, held_out: HeldOutSettings
 ) -> DataError | None:
     """`lost_calls` of the sessions of a job that are not held out."""
-    return lost_calls(renderer, report, of=_messages_with_calls(job, held_out))
+    return lost_calls(renderer, report, count=partial(_messages_with_calls, job, held_out))
 
 
 def print_lost_calls(job: Job, renderer: Renderer, report: BuildReport) -> None:

@@ -1,4 +1,7 @@
-"""The refusal of a `build` in which a channel lost everything, and the settings that avoid it."""
+"""The refusal of a `build` in which a channel lost everything, and the settings that avoid it.
+
+The examples of a refused build can be looked at; `load_dataset` refuses to train on them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def _way(reason: str, config: Config) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A build that lost a channel: the error, and flags that avoid it ("" = none was found)."""
+    """A build that is refused: the error, and flags that avoid it ("" = none was found)."""
 
     error: DataError
     flags: str = ""
@@ -63,18 +66,14 @@ def wider_windows(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def note_refused(examples: Path, refused: Refused) -> None:
-    """Record in the examples' meta.json that the build was refused, and which flags avoid it.
+    """Record in the meta.json of a refused build what was tried and avoids it.
 
-    `next_step` reads it.
+    `train` prints the remedy, `next_step` reads the flags.
     """
     path = examples / META
-    write_json(
-        path,
-        {
-            **json.loads(path.read_bytes()),
-            "refused": {"what": refused.error.what, "flags": refused.flags},
-        },
-    )
+    error, flags = refused.error, refused.flags
+    noted = {"what": error.what, "fix": error.fix, "flags": flags}
+    write_json(path, {**json.loads(path.read_bytes()), "refused": noted})
 
 
 def lost_channel(config: Config, report: BuildReport) -> DataError | None:

@@ -135,7 +135,7 @@ def _trained_texts(job: Job, run: RunDir) -> list[tuple[int, ...]]:
     used = [entry["sha256"] for entry in json.loads(manifest.read_bytes())["inputs"]]
     if not path.exists() or sha256_of(path) not in used:
         return []
-    examples = load_dataset(job.examples).examples
+    examples = load_dataset(job.examples, allow_refused=True).examples
     return [e.ids for e in sorted(examples, key=lambda e: len(e.ids), reverse=True)[:_TEXTS]]
 
 

@@ -1,6 +1,7 @@
 """The data set on disk: examples.jsonl, pairs.jsonl, skipped.jsonl and meta.json.
 
-It is written in one pass and checked again on reading.
+It is written in one pass and checked again on reading. The files of a refused build can be looked
+at, but not trained on: its meta.json says why it was refused.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.errors import DataError
+from composer_replication.core.errors import ComposerError, DataError
 from composer_replication.core.files import atomic_writer
 from composer_replication.core.jsonl import dumps, read_lines, write_json
 from composer_replication.tokens.dataset import Item
@@ -139,10 +140,17 @@ def build_report(counts: Counter[str]) -> BuildReport:
     )
 
 
-def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any]) -> BuildReport:
+def write_dataset(
+    folder: Path,
+    items: Iterable[Item],
+    *,
+    meta: Mapping[str, Any],
+    judge: Callable[[BuildReport], ComposerError | None] = lambda report: None,
+) -> BuildReport:
     """Write items as they come, holding one at a time.
 
-    `meta` (from `Renderer.describe`, and the settings) is written next to the counts.
+    `meta` (from `Renderer.describe`, and the settings) is written next to the counts, with the
+    error for which `judge` refuses the build, if it does: `load_dataset` raises it.
     """
     counts: Counter[str] = Counter()
     with (
@@ -160,15 +168,23 @@ def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any
                     dumps({k: v for k, v in dataclasses.asdict(item).items() if v}) + "\n"
                 )
     report = build_report(counts)
-    write_json(folder / META, {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(report)})
+    error = judge(report)
+    refused = {} if error is None else {"refused": {"what": error.what, "fix": error.fix}}
+    write_json(
+        folder / META,
+        {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(report), **refused},
+    )
     return report
 
 
-def load_dataset(folder: Path, *, tokenizer_sha256: str | None = None) -> Dataset:
+def load_dataset(
+    folder: Path, *, tokenizer_sha256: str | None = None, allow_refused: bool = False
+) -> Dataset:
     """Read a data set back.
 
     Raises DataError for another schema, for counts that do not match, or if it was built for
-    another tokenizer.
+    another tokenizer; also if its build was refused, unless it is only to be looked at
+    (`allow_refused`).
     """
     meta = _read_meta(folder / META)
     if meta.get("schema") != SCHEMA:
@@ -176,6 +192,12 @@ def load_dataset(folder: Path, *, tokenizer_sha256: str | None = None) -> Datase
             f"schema {meta.get('schema')!r}, this version reads {SCHEMA}",
             where=str(folder),
             fix="run `recompose build` again",
+        )
+    if (refused := meta.get("refused")) and not allow_refused:
+        raise DataError(
+            f"the build of these examples was refused: {refused['what']}",
+            where=str(folder),
+            fix=refused.get("fix", "run `recompose build` again"),  # earlier builds noted no remedy
         )
     if tokenizer_sha256 is not None and meta.get("tokenizer_sha256") != tokenizer_sha256:
         raise DataError(
