@@ -90,6 +90,8 @@ def test_a_template_without_calls_names_the_family_that_its_tokens_allow(tmp_pat
         "late_system": True,
         "tools": False,
         "calls": False,
+        "several_calls": False,
+        "text_and_call": False,
         "results": True,
         "thinking": False,
         "stable": True,
@@ -106,6 +108,44 @@ def test_a_template_without_calls_names_the_family_that_its_tokens_allow(tmp_pat
         "no token '<tool_call>'" in note and "suit: chatml-tools" in note
         for note in by_name["notes"]
     )
+
+
+@pytest.mark.parametrize(
+    ("calls", "abilities", "said"),
+    [
+        ("m.tool_calls or []", (True, True), ""),
+        ("(m.tool_calls or [])[:1]", (False, True), "writes the first and drops the others"),
+        ("(m.tool_calls or [])[-1:]", (False, True), "writes the last and drops the others"),
+        (
+            "m.tool_calls or [] if (m.tool_calls or []) | length == 1",
+            (False, True),
+            "drops all of them",
+        ),
+        (
+            "m.tool_calls or [] if not (m.tool_calls or [])[1:] or raise_exception('One call.')",
+            (False, True),
+            "refuses such a message",
+        ),
+    ],
+    ids=["all", "first", "last", "none", "rejected"],
+)
+def test_what_a_template_does_with_several_calls_in_a_message_is_told(
+    calls: str, abilities: tuple[bool, bool], said: str, tmp_path: Path
+) -> None:
+    """`build` is refused if the logs hold more than a few such messages, and only then."""
+    template = SOUND.replace("m.tool_calls or []", calls)
+    assert template != SOUND or not said
+    model = save_student(tmp_path / "m", chatml_tokenizer(), template=template)
+    value = check(model, cwd=tmp_path, code=0)
+    used = value["template"]["used"]
+    assert used["calls"] and (used["several_calls"], used["text_and_call"]) == abilities
+    assert value["refused"] == [] and len(value["provisos"]) == bool(said)
+    out = " ".join(recompose("model", "check", str(model), cwd=tmp_path).out.split())
+    assert said in out and ("`build` is refused if the logs hold more than a few" in out) == bool(
+        said
+    )
+    assert ("3 or more, and over 1% of the messages with calls" in out) == bool(said)
+    assert ("qwen3-2507" in "".join(p["fix"] for p in value["provisos"])) == bool(said)
 
 
 def test_a_template_that_the_tiny_student_cannot_write_is_refused(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ ABILITIES = {
     "late_system": "system messages in mid-conversation",
     "tools": "the tools on offer",
     "calls": "calls, with names and arguments",
+    "several_calls": "several calls in one message",
+    "text_and_call": "a text and a call in one message",
     "results": "results of calls",
     "thinking": "thinking",
     "stable": "earlier text stays as it was",
@@ -87,10 +89,14 @@ def _show(job: Job, check: ModelCheck) -> None:
         _show_template(job, check.template)
     for note in check.notes:
         screen.line(f" note     {note}", style="dim")
-    for refusal in check.refused:
-        screen.line(f" refused  {refusal['what']}", style="red")
-        for line in refusal["fix"].splitlines():
-            screen.line(f"          {line}", style="green")
+    for name, colour, problems in (
+        ("build", "yellow", check.provisos),
+        ("refused", "red", check.refused),
+    ):
+        for problem in problems:
+            screen.line(f" {name:<8} {problem['what']}", style=colour)
+            for line in problem["fix"].splitlines():
+                screen.line(f"          {line}", style="green")
     if not check.refused:
         screen.line(" refused  nothing", style="green")
 

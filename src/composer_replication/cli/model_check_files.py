@@ -27,7 +27,7 @@ _COPIES = 4  # weights, gradients and the two averages of AdamW
 @dataclass(slots=True, kw_only=True)
 class ModelCheck:
     """The result of the check; `refused` holds the errors of later verbs, with the setting that
-    helps."""
+    helps, and `provisos` those that `build` raises only if the logs hold too much of something."""
 
     model: str
     kind: str
@@ -35,6 +35,7 @@ class ModelCheck:
     tokens: dict[str, Any] = field(default_factory=dict)
     template: dict[str, Any] = field(default_factory=dict)
     refused: list[dict[str, str]] = field(default_factory=list)
+    provisos: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def refuse(self, what: str, fix: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from composer_replication.core.errors import RenderError
 from composer_replication.tokens.hf import render_template
@@ -19,7 +19,15 @@ _CALL = {
     "id": "callabc01",
     "function": {"name": "qTool", "arguments": {"qKey": "qValue"}},
 }
+_NEXT_CALL = {
+    "type": "function",
+    "id": "callabc02",
+    "function": {"name": "qOther", "arguments": {"qName": "qNext"}},
+}
 _RESULT = {"role": "tool", "name": "qTool", "tool_call_id": "callabc01", "content": "qResult"}
+_NEXT_RESULT = {"role": "tool", "name": "qOther", "tool_call_id": "callabc02", "content": "qMore"}
+OfSeveral = Literal["all", "the first", "the last", "none", "rejected"]
+"""What a template writes of several calls in one message; "rejected" = it raises an error."""
 _TOOL = {
     "type": "function",
     "function": {
@@ -35,14 +43,17 @@ class TemplateAbilities:
     """Whether each thing that a session holds appears in what a template renders.
 
     `late_system` is a system message in mid-conversation, `calls` names and arguments of calls,
-    `thinking` the thinking of the last message, `stable` says that what was rendered stays as it
-    was when more messages follow.
+    `several_calls` those of two calls in one message, `text_and_call` a text and a call in one
+    message, `thinking` the thinking of the last message, `stable` says that what was rendered stays
+    as it was when more messages follow.
     """
 
     system: bool
     late_system: bool
     tools: bool
     calls: bool
+    several_calls: bool
+    text_and_call: bool
     results: bool
     thinking: bool
     stable: bool
@@ -82,7 +93,41 @@ def template_abilities(
             writes("qTool", "qKey", "qValue", messages=[_USER, message, result])
             for message in called
         ),
+        several_calls=of_several_calls(tokenizer, template=template, options=options) == "all",
+        text_and_call=writes(
+            "qWell",
+            "qTool",
+            "qKey",
+            "qValue",
+            messages=[_USER, {**well, "tool_calls": [_CALL]}, result],
+        ),
         results=any(writes("qResult", messages=[_USER, message, _RESULT]) for message in called),
         thinking=writes("qThought", messages=[_USER, {**thought, "thinking": "qThought"}]),
         stable=bool(before) and after.startswith(before.rstrip()),
     )
+
+
+def of_several_calls(
+    tokenizer: Any, *, template: str, options: Mapping[str, Any] | None = None
+) -> OfSeveral:
+    """What a template writes of two calls in one message, by their names and arguments."""
+    message = {"role": "assistant", "content": "", "tool_calls": [_CALL, _NEXT_CALL]}
+    # the results name no tool, so that a name in the text is that of a call
+    results = [{**result, "name": "other"} for result in (_RESULT, _NEXT_RESULT)]
+    try:
+        rendered = render_template(
+            tokenizer,
+            [_USER, message, *results],
+            tools=None,
+            template=template,
+            **(options or {}),
+        )
+    except RenderError:
+        return "rejected"
+    first, last = (
+        all(word in rendered for word in words)
+        for words in (("qTool", "qKey", "qValue"), ("qOther", "qName", "qNext"))
+    )
+    if first:
+        return "all" if last else "the first"
+    return "the last" if last else "none"
