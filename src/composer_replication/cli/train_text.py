@@ -14,6 +14,7 @@ from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.time_left import TimeLeft, duration, eta
 from composer_replication.report.html import plural
 from composer_replication.tokens.artefact import Dataset
+from composer_replication.training.draws.batch_sampler import drawn_examples, imported_channels
 from composer_replication.training.draws.hint_inputs import views_with_donor
 
 WARNINGS = ("starved", "dead", "clipped", "drift", "restored", "tracker_lost")
@@ -148,7 +149,8 @@ def _print_plan(job: Job, data: Dataset, *, played: int) -> None:
             f" {rollouts.group_size}{extra})"
         )
     if data.examples and (not played or settings.lm_ce.weight):
-        per_epoch = -(-len(data.examples) // settings.batch_examples)
+        drawn = drawn_examples(data.examples, imported_channels(settings))
+        per_epoch = -(-len(drawn) // settings.batch_examples)
         parts.append(
             f"{plural(settings.batch_examples, 'example')} a step, one pass is"
             f" {plural(per_epoch, 'step')}"

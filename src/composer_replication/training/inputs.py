@@ -19,7 +19,7 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.draws.batch_sampler import Sampler, imported_channels
 from composer_replication.training.draws.forked import (
     ForkSource,
     ForkStep,
@@ -110,6 +110,7 @@ class TrainingData:
             batch_pairs=preference.batch_pairs,
             batch_anchors=preference.batch_anchors if anchored else 0,
             imported=self.draws_examples,
+            channels=imported_channels(settings),
         )
 
     def check_rows(self, settings: TrainSettings) -> None:

@@ -229,7 +229,8 @@ class TrainSettings(Settings):
     """Optimiser steps of the run."""
     batch_examples: int = Field(default=8, gt=0)
     """Examples per optimiser step, over all ranks; pairs are added in proportion. With 1, a step
-    cannot feed both channels."""
+    cannot feed both lm_ce and hint. Without lm_ce (weight 0), only examples with hint views are
+    drawn; without hint, only those that lm_ce trains."""
     micro_tokens: int = Field(default=8192, gt=0)
     """Maximum tokens per micro-batch (including padding in layout "rows"). Affects memory, not
     results; lower it if you run out of memory."""

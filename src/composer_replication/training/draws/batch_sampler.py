@@ -5,8 +5,13 @@ Examples fall into two strata, with and without the rarer of the two channels (h
 Each stratum is drawn without replacement: a shuffled pass, then another. Every step takes at least
 one example of each stratum that exists, so a few hint views among many sessions still reach every
 step, and a step without a channel's inputs means that the data set has none; beyond that the strata
-share the step in proportion. One example a step cannot do that, so it is refused if both strata
-exist.
+share the step in proportion. One example a step cannot do that, so it is refused if both channels
+have a weight and both strata exist.
+
+An example that holds no channel with a weight gets no slot: without lm_ce, only examples with hint
+views are drawn. If that leaves none (pairs alone, or forks), examples are drawn as with all
+weights, for the pairs that they bring. A run without the hint channel keeps the strata, so it draws
+the sessions that a run with it draws.
 
 Pairs come with the example that they branch off, so that a step's three channels share one trunk:
 each is seen once per pass over the examples. Pairs whose session has no example are drawn on their
@@ -23,15 +28,19 @@ and anchors remain. Every rank draws the same step and takes its share of it (`s
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from composer_replication.core.channel_names import Channel
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
 Item = TypeVar("Item")
+IMPORTED: tuple[Channel, ...] = ("lm_ce", "hint")
+"""The channels that imported examples feed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +48,8 @@ class Sampler:
     """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8,
     seed=7).step(0).
 
-    Raises ConfigError for one example a step if some examples hold a channel that others lack.
+    `channels` are those of lm_ce and hint that have a weight. Raises ConfigError for one example a
+    step if both have, and some examples hold one that others lack.
     """
 
     examples: Sequence[TrainingExample]
@@ -49,15 +59,25 @@ class Sampler:
     batch_pairs: int = 0
     batch_anchors: int = 0
     imported: bool = True
+    channels: Collection[Channel] = IMPORTED
     trunk_ids: Sequence[str | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self,
             "trunk_ids",
-            [] if self.batch_pairs or not self.imported else find_trunks(self.examples, self.pairs),
+            (
+                []
+                if self.batch_pairs or not self.imported
+                else find_trunks(drawn_examples(self.examples, self.channels), self.pairs)
+            ),
         )
-        if self.imported and self.batch_examples < 2 and all(parts := strata(self.examples)):
+        if (
+            self.imported
+            and self.batch_examples < 2
+            and set(IMPORTED) <= set(self.channels)
+            and all(parts := strata(self.examples))
+        ):
             raise ConfigError(
                 "train.batch_examples = 1 cannot feed both lm_ce and hint in every step: "
                 f"{len(parts[0])} examples hold a channel that {len(parts[1])} others lack",
@@ -67,7 +87,9 @@ class Sampler:
     def step(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
         """The examples and pairs of one step (counted from 0); they do not depend on earlier
         draws."""
-        rarer, rest = strata(self.examples)
+        rarer, rest = strata(self.examples, self.channels)
+        if self.batch_examples < 2 and rarer and rest:  # one channel: nothing is to be balanced
+            rarer, rest = [*rarer, *rest], []
         size = min(self.batch_examples, len(rarer) + len(rest))
         per_step = _rarer_per_step(len(rarer), len(rest), size)
         chosen = (
@@ -147,15 +169,14 @@ def draw_items(
 def find_trunks(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 ) -> list[str | None]:
-    """The id of the example that each pair comes with; None if its session has no example.
+    """The id of the example that each pair comes with; None if its session has none of these.
 
     It is the session's first example that begins with the pair's prefix (its trunk), else the
     session's first example: with a session cut into two windows, the window that the pair is in.
     """
     of_session: dict[str, list[TrainingExample]] = {}
-    for part in strata(examples):
-        for example in part:
-            of_session.setdefault(example.session_id, []).append(example)
+    for example in examples:
+        of_session.setdefault(example.session_id, []).append(example)
     trunk_ids: list[str | None] = []
     for pair in pairs:
         windows = of_session.get(pair.session_id, [])
@@ -164,14 +185,43 @@ def find_trunks(
     return trunk_ids
 
 
+def imported_channels(settings: TrainSettings) -> tuple[Channel, ...]:
+    """Those of lm_ce and hint that have a weight and that imported examples feed; if the student
+    forks, it feeds the hint channel itself.
+
+    >>> imported_channels(TrainSettings.model_validate({"lm_ce": {"weight": 0}}))
+    ('hint',)
+    """
+    is_fed = {
+        "lm_ce": settings.lm_ce.weight > 0,
+        "hint": settings.hint.weight > 0 and not settings.fork,
+    }
+    return tuple(name for name in IMPORTED if is_fed[name])
+
+
+def drawn_examples(
+    examples: Sequence[TrainingExample], channels: Collection[Channel] = IMPORTED
+) -> list[TrainingExample]:
+    """The examples that get slots: one stratum, then the other."""
+    return [example for part in strata(examples, channels) for example in part]
+
+
 def strata(
-    examples: Sequence[TrainingExample],
+    examples: Sequence[TrainingExample], channels: Collection[Channel] = IMPORTED
 ) -> tuple[list[TrainingExample], list[TrainingExample]]:
     """The examples that hold the rarer of the two channels (hint views, lm spans), and those that
-    hold only the other; one of each feeds both channels. An example with neither is in no stratum.
+    hold only the other; one of each feeds both channels. An example with neither is in no stratum,
+    nor is one that holds none of `channels`, unless all are like that.
     """
-    with_hints = [e for e in examples if e.hints]
-    with_lm_spans = [e for e in examples if e.lm_spans]
+    useful = [
+        e
+        for e in examples
+        if ("hint" in channels and e.hints) or ("lm_ce" in channels and e.lm_spans)
+    ]
+    if useful and "lm_ce" not in channels:
+        return useful, []
+    with_hints = [e for e in useful or examples if e.hints]
+    with_lm_spans = [e for e in useful or examples if e.lm_spans]
     if len(with_hints) <= len(with_lm_spans):
         return with_hints, [e for e in with_lm_spans if not e.hints]
     return with_lm_spans, [e for e in with_hints if not e.lm_spans]

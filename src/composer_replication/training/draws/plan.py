@@ -9,7 +9,7 @@ from typing import Literal
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size, forward_sizes
-from composer_replication.training.draws.batch_sampler import Sampler
+from composer_replication.training.draws.batch_sampler import Sampler, imported_channels
 from composer_replication.training.draws.hint_inputs import check_hint_settings
 
 
@@ -34,6 +34,7 @@ def check_train_plan(
         batch_examples=settings.batch_examples,
         seed=0,
         imported=imported,
+        channels=imported_channels(settings),
     )
     if settings.hint.weight and (imported or settings.fork):
         check_hint_settings(examples, settings.hint, fork=settings.fork)
