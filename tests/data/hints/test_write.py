@@ -409,7 +409,7 @@ def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: st
             "Bash",
             {"command": "npm run tset"},
             "Exit code 1\nnpm error Missing script: tset",
-            "List the tasks or scripts",
+            "Run `npm run` first",
         ),
         (
             "Bash",

@@ -339,7 +339,7 @@ def test_to_list_first_is_no_help_where_the_path_was_used_above(
 @pytest.mark.parametrize(
     ("before", "advice"),
     [
-        ((), "List the tasks or scripts"),
+        ((), "Run `npm run` first"),
         (
             did(bash("a", "cd /w/web && npm run build")),
             "Run `cd /w/web` first: this task ran there before",
@@ -347,7 +347,7 @@ def test_to_list_first_is_no_help_where_the_path_was_used_above(
         (did(bash("a", "npm run build")), ""),  # here, it seems: where, is not known
         (
             did(bash("a", "cd /w/web && npm run build"), "Exit code 1", True),
-            "List the tasks or scripts",
+            "Run `npm run` first",
         ),
     ],
 )

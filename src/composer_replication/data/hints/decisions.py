@@ -21,7 +21,7 @@ from typing import Any
 
 from composer_replication.core.site import Decision
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.hints.ran import closest_names, named_commands
+from composer_replication.data.hints.ran import HELP_WORDS, closest_names, named_commands
 from composer_replication.data.hints.region import edit_argument
 from composer_replication.data.hints.seen import LISTERS, PATH_KEYS, READERS
 from composer_replication.data.hints.shell_writers import ALIKE_PROGRAM
@@ -214,7 +214,7 @@ def _run_first(context: SiteContext, advice: str) -> Decision:
     if line is None or context.command is None:
         return _named_part(context, advice)
     wanted, simple, place = line[1].split(), parse(context.command).simple, _place(context)
-    if place is not None and place.word and wanted[-1] in ("--help", "-h"):
+    if place is not None and place.word and wanted[-1] in HELP_WORDS:
         word = (simple[place.command].program, *simple[place.command].words)[place.word]
         full_word = _word_at(context, word, command=place.command, word=place.word)
         return _in_place_of(context, full_word or place, right=wanted[-1:])
@@ -241,6 +241,9 @@ def _place(context: SiteContext) -> WordPlace | None:
     names one; a program where a program stands."""
     assert context.command is not None
     places = places_of_word(context.command, context.subject)
+    if not places and len(context.subject) == 1:  # one of several letters: `sort -nY`
+        bundle = re.search(rf"(?<!\S)-\w*{re.escape(context.subject)}\w*", context.command)
+        places = places_of_word(context.command, bundle[0]) if bundle else []
     if context.site.kind == "shell_unknown_command":
         places = [place for place in places if place.word == 0] or places
     command = parse(context.command)

@@ -42,6 +42,24 @@ _WITH_SUBCOMMANDS = word_set("""
     apt apt-get brew bun cargo conda deno docker dotnet git go golangci-lint helm kubectl mise npm
     pip pip3 pnpm podman poetry rtk ruff rustup systemctl terraform uv yarn
 """)
+# The options of a program itself that take the next word as a value: `git -C web log`.
+_OWN_VALUES = {
+    "aws": word_set("--profile --region --output --endpoint-url"),
+    "docker": word_set("-c --context -H --host -f --file -p --project-name"),
+    "gh": word_set("-R --repo"),
+    "git": word_set("-C -c --git-dir --work-tree"),
+    "helm": word_set("-n --namespace --kube-context --kubeconfig"),
+    "kubectl": word_set("-n --namespace --context --kubeconfig"),
+    "npm": word_set("--prefix -w --workspace"),
+    "pnpm": word_set("-C --dir -F --filter"),
+    "poetry": word_set("-C --directory -P --project"),
+    "uv": word_set("--directory --project"),
+}
+HELP_WORDS = word_set("--help -h help")
+_HELP_WORD_OF = {"git": "-h", "aws": "help"}
+"""The word that prints the help, of the programs that know no `--help` for it."""
+_TASK_LISTS = {"mise": "mise tasks", "mix": "mix help"}
+_SCRIPT_RUNNERS = word_set("npm pnpm yarn bun")
 _SUBCOMMANDS = {"gh": 2, "aws": 2, "az": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
 """The number of subcommand words that select a help text, per program."""
 # After one of these, a line may find programs that another line does not find.
@@ -193,7 +211,7 @@ def help_was_shown(context: SiteContext, refused: Simple) -> bool:
                 and helped_subcommands == subcommands[: len(helped_subcommands)]
                 and len(helped_subcommands) >= _num_subcommands(context, refused)
             )
-            if is_its_help and {"--help", "-h", "help"} & set(simple.words):
+            if is_its_help and HELP_WORDS & set(simple.words):
                 return True
     return False
 
@@ -225,11 +243,35 @@ def help_line(context: SiteContext) -> str:
     if len(start) == 1 and _BSD_GETOPT.search(text):
         return f"man {start[0]}"
     subcommands: list[str] = []
-    for word in named[0].operands[: _num_subcommands(context, named[0])]:
+    for word in _subject_words(named[0])[: _num_subcommands(context, named[0])]:
         if word == subject or not re.fullmatch(r"[a-z][\w-]*", word):
             break
         subcommands.append(word)
-    return " ".join((*start, *subcommands, "-h" if start == ("git",) else "--help"))
+    return " ".join((*start, *subcommands, _HELP_WORD_OF.get(" ".join(start), "--help")))
+
+
+def _subject_words(simple: Simple) -> list[str]:
+    """The operands without the values of the program's own options."""
+    takes_value = _OWN_VALUES.get(simple.name, frozenset())
+    pairs = zip(("", *simple.words), simple.words, strict=False)
+    return [w for before, w in pairs if not w.startswith("-") and before not in takes_value]
+
+
+def list_tasks_line(context: SiteContext) -> str:
+    """The command line that lists the tasks among which the mistaken call looked for one, e.g. "npm
+    --prefix web run"; "" if the program has none."""
+    if context.command is None:
+        return ""
+    for simple in parse(context.command).simple:
+        if context.subject not in simple.words:
+            continue
+        if simple.name in _TASK_LISTS:
+            return _TASK_LISTS[simple.name]
+        words = simple.words[: simple.words.index(context.subject)]
+        if simple.name in _SCRIPT_RUNNERS and not set(words) & simple.open:
+            runs = words[-1:] in (("run",), ("run-script",))
+            return " ".join((simple.name, *words, *(() if runs else ("run",))))
+    return ""
 
 
 def _refusing(named: list[Simple]) -> list[Simple]:

@@ -24,6 +24,7 @@ from composer_replication.data.hints.seen import (
 from composer_replication.data.hints.templates import fill
 from composer_replication.data.hints.tool_names import (
     help_action,
+    list_tasks_action,
 )
 from composer_replication.data.sites.call_verdict import judge
 from composer_replication.data.sites.shell import (
@@ -101,15 +102,15 @@ def shell_bad_option(context: SiteContext) -> str | None:
     if re.search(r"\bgh: Field '", error_text):
         return fill("shell_query")
     if re.search(
-        r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error"
-        r" Command|\(Mix\) The task",
+        r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found"
+        r"|^(?:error|.*ERR_PNPM_\w+ +) ?Command|find a script named|\(Mix\) The task",
         error_text,
         re.MULTILINE,
     ):
         folder = earlier_run_folder(context, context.subject)
         if folder is None and was_run_before(context, context.subject):
             return None  # the project defines it, but in an unknown folder
-        return fill("ran_task", folder=folder) if folder else fill("shell_task")
+        return _run_task(context, folder)
     if re.search(r"^accepts .*arg\(s\)", error_text, re.MULTILINE):
         return fill("shell_usage", help=_help(context))
     command = context.command
@@ -129,6 +130,13 @@ def shell_bad_option(context: SiteContext) -> str | None:
     ):
         return fill("shell_help_shown")
     return fill("shell_bad_option", help=_help(context))
+
+
+def _run_task(context: SiteContext, folder: str | None) -> str:
+    """Advise the folder in which the task ran; else to list the tasks."""
+    if folder:
+        return fill("ran_task", folder=folder)
+    return fill("shell_task", list=list_tasks_action(context) or "List the tasks or scripts")
 
 
 def _help(context: SiteContext) -> str:

@@ -132,7 +132,7 @@ TEMPLATES: dict[str, str] = {
         " the program's help lists."
     ),
     "shell_usage": "{help} first: it says how many arguments the program takes.",
-    "shell_task": "List the tasks or scripts that the project defines before running one.",
+    "shell_task": "{list} first: run only tasks or scripts that the project defines.",
     "shell_query": (
         "Check the schema of the interface before the query: use only fields and arguments that it"
         " has."

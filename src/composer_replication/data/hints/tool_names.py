@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 from composer_replication.core.trace import ToolSpec
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.hints.ran import help_line
+from composer_replication.data.hints.ran import help_line, list_tasks_line
 from composer_replication.data.hints.seen import LISTERS, READERS
 from composer_replication.data.sites.call_verdict import is_error
-from composer_replication.data.sites.shell import SHELL_TOOLS
+from composer_replication.data.sites.shell import SHELL_TOOLS, parse
 
 SEARCH_TOOLS = frozenset(("Grep", "grep", "search", "search_files", "grep_search"))
 
@@ -60,6 +60,16 @@ def help_action(context: SiteContext) -> str:
     --help`"; "" if the line names no program with a help of its own."""
     line = help_line(context)
     return f"Run `{line}`" if line else ""
+
+
+def list_tasks_action(context: SiteContext) -> str:
+    """The words for listing the tasks among which the mistaken call looked for one, e.g. "Run `npm
+    run`" or "Call Read on the makefile"; "" if the runner is not known."""
+    line = list_tasks_line(context)
+    if line:
+        return f"Run `{line}`"
+    is_make = context.command is not None and "make" in parse(context.command).names
+    return read_action(context, "the makefile") if is_make else ""
 
 
 def tools_named(context: SiteContext, names: Collection[str]) -> list[str]:

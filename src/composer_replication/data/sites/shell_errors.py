@@ -130,14 +130,17 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
     for rule in SHELL_RULES:
         for match in rule.pattern.finditer(output):
             subject = _matched_group(match, "x")
+            option = None if subject else _OPTION.search(match.group())
             if not _is_about_line(
                 rule,
                 command,
                 subject=subject,
                 writer=_matched_group(match, "prog"),
-                option=_OPTION.search(match.group()),
+                option=option,
             ):
                 continue
+            if option is not None and rule.kind == "shell_bad_option":
+                subject = _named_option(option)
             if hidden and _is_probe(rule, command, match):
                 continue
             # `rm x; ls x`: nothing else in this output convicts the line, either.
@@ -254,10 +257,14 @@ def _matched_group(match: re.Match[str], prefix: str) -> str:
     )
 
 
+def _named_option(option: re.Match[str]) -> str:
+    return option["option"] or option["bare"]
+
+
 def _was_passed(command: Command, writer: str, option: re.Match[str]) -> bool:
     """Whether a program of the line was passed the option that it rejects; assumed so if its words
     come from a variable or a pipe."""
-    name = (option["option"] or option["bare"]).lstrip("-")
+    name = _named_option(option).lstrip("-")
     for simple in command.simple:
         if simple.name == writer and (
             simple.open

@@ -24,15 +24,15 @@ def word_set(text: str) -> frozenset[str]:
 # Programs whose usage errors are about the call. A usage error of any other program may be what its
 # developer is testing.
 STOCK = word_set("""
-    awk base64 basename brew bun bunx cargo cat cd chmod chown clang claude cmake codex cmp comm cp
-    curl cut date dd deno df diff dig dirname docker du echo egrep env eslint expr fd fgrep file
-    find fold gawk gcc gcloud gh git go gofmt golangci-lint gradle grep gunzip gzip head helm
-    hexdump id install jest join jq kill kubectl less ln ls lsof make mise mkdir mktemp mv mypy nc
-    nix nl node npm npx od open paste patch perl pgrep pip pip3 pkill pnpm podman poetry prettier
-    printf ps psql pwd py.test pyright pytest python python3 readlink realpath redis-cli rg rm rmdir
-    rsync rtk ruby ruff rustc scp sed seq shasum shellcheck sleep sort split sqlite3 ssh stat
-    strings sudo systemctl tail tar tee terraform test timeout touch tox tr tree tsc tsx uname uniq
-    unzip uv vitest wc wget which xargs xxd yarn yq zip
+    apt apt-get awk aws base64 basename brew bun bunx cargo cat cd chmod chown clang claude cmake
+    cmp codex comm conda cp curl cut date dd deno df diff dig dirname docker dotnet du echo egrep
+    env eslint expr fd fgrep file find fold gawk gcc gcloud gh git go gofmt golangci-lint gradle
+    grep gunzip gzip head helm hexdump id install jest join jq kill kubectl less ln ls lsof make
+    mise mkdir mktemp mv mypy nc nix nl node npm npx od open paste patch perl pgrep pip pip3 pkill
+    pnpm podman poetry prettier printf ps psql pwd py.test pyright pytest python python3 readlink
+    realpath redis-cli rg rm rmdir rsync rtk ruby ruff rustc scp sed seq shasum shellcheck sleep
+    sort split sqlite3 ssh stat strings sudo systemctl tail tar tee terraform test timeout touch tox
+    tr tree tsc tsx uname uniq unzip uv vitest wc wget which xargs xxd yarn yq zip
 """)
 # Task runners start programs of the project: an option or a shell message under them is not about
 # this line.
@@ -152,12 +152,9 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         "shell_bad_option",
         "program",
         _PROG + _BAD + r" (?:option|switch|argument|operand)\b.*",
-        _PROG + r"-\S+: unknown (?:primary or operator|option).*",
-        r"^(?P<prog>curl): option -\S+: .*",
-        r"^(?P<prog>git): '[\w-]+' is not a git command.*",
-        r"^(?P<prog>docker): '[\w-]+' is not a docker command.*",
+        _PROG + r"(?P<x>-\S+): unknown (?:primary or operator|option).*",
+        r"^(?P<prog>curl): option (?P<x>-[^\s:]+): .*",
         r"^(?P<prog>head|tail): (?:illegal|invalid) (?:line|byte) count.*",
-        r"^usage: (?P<prog>git) \w",
     ),
     _rule(
         "shell_bad_option",
@@ -170,12 +167,26 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         + _Q,
         r"^(?:error: )?flag provided but not defined: (?P<x>-\S+)",
         r"^[Uu]nknown JSON field: " + _Q + r"(?P<x>\w+)",
-        r"^.{0,40}?" + _BAD + r" (?:sub)?command:? " + _Q + r"(?P<x>[\w:-]+)",
+        r"^.{0,40}?"
+        + _BAD
+        + r" (?:docker |sub)?(?:command|operation):? (?:verb )?"
+        + _Q
+        + r"(?:(?:brew|compose|docker|podman) (?:[\w-]+ )*)?(?P<x>[\w:-]+)",
+        r"^(?:git|docker): '(?P<x>[\w-]+)' is not a (?:git|docker) command",
+        r"^fatal: subcommand wasn't specified; .* unexpected token '(?P<x>[\w-]+)'",
+        r"^go (?:[\w-]+ )*(?P<x>[\w-]+): unknown command",
+        r"^Terraform has no command named \"(?P<x>[\w-]+)\"",
+        r"^(?:ERROR: \(gcloud[\w.-]*\) |aws: error: .* Found )?[Ii]nvalid choice:?"
+        r" '(?P<x>[\w.-]+)'",
+        r"^conda(?:: error|Error): .*invalid choice: '(?P<x>[\w-]+)'",
+        r"^The (?:requested )?command \"?(?P<x>[\w:-]+)\"? does not exist",
+        r"^ *\* You intended to execute a \.NET program, but dotnet-(?P<x>[\w-]+) does not exist",
         r"^accepts (?:at (?:most|least) |between \d+ and )?\d+ arg\(s\), received \d+",
         r"^(?:npm (?:ERR!|error)|\s*ERR_PNPM_\w+) +[Mm]issing script: " + _Q + r"(?P<x>[\w:.-]+)",
         r"^make(?:\[\d+\])?: \*\*\* No rule to make target " + _Q + r"(?P<x>[\w./-]+)" + _Q + r"\.",
         r"^.{0,40}?no tasks? " + _Q + r"(?P<x>[\w:.-]+)" + _Q + r" found",
-        r"^error Command \"(?P<x>[\w:.-]+)\" not found",
+        r"^.{0,60}?\bCommand \"(?P<x>[\w:.-]+)\" (?:not found|is not defined)",
+        r"^Usage Error: Couldn't find a script named \"(?P<x>[\w:.-]+)\"",
         r"^error: Script not found " + _Q + r"(?P<x>[\w:.-]+)",
     ),
     _rule(
@@ -185,6 +196,8 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         r"\bgh: Field '(?P<x>\w+)' doesn't exist on type",
         r"^\*\* \(Mix\) The task " + _Q + r"(?P<x>[\w.]+)" + _Q + r" could not be found",
     ),
+    # Behind the rules that name what was refused, which git prints above its usage.
+    _rule("shell_bad_option", "program", r"^usage: (?P<prog>git) \w"),
     _rule(
         "shell_missing_path",
         "named",
