@@ -89,11 +89,16 @@ def _measured(value: Json) -> str:
     dtype, steps = about.get("dtype", "bfloat16"), about["steps"]
     return (
         f"### In {dtype}: seed{'s' if len(seeds_of(value)) > 1 else ''}"
-        f" {', '.join(seeds_of(value))}\n\n"
+        f" {', '.join(seeds_of(value))}{_earlier(about)}\n\n"
         f"{steps} steps of 4 windows of {about['max_tokens']} tokens (hint 1, lm_ce .3), scored in"
         f" windows of {about['scored_tokens']} tokens.{_shares(value)}{_merges(value)}\n\n"
         f"{table(head, lines)}"
     )
+
+
+def _earlier(about: Json) -> str:
+    """Files of before 2026-11-29 name no commit."""
+    return "" if about.get("commit") else ", an earlier run"
 
 
 def _merges(value: Json) -> str:
@@ -122,10 +127,10 @@ def _shares(value: Json) -> str:
 
 
 def logs_in_words(values: Sequence[Json]) -> list[str]:
-    """What the training changed against the placebo: the mean over the seeds where there is one,
-    else every seed."""
+    """What the training changed against the placebo, by the newest file: the mean over the seeds
+    where there is one, else every seed."""
     sentences = []
-    for value in map(over_seeds, values):
+    for value in map(over_seeds, values[:1]):
         against = [d for d in value["differences"] if "placebo" in d["b"]]
         means = [d for d in against if "-" not in d["a"]]
         for d in means or against:

@@ -36,6 +36,7 @@ PAGE = Path("docs") / "evidence_real.md"
 RESULTS = Path("benchmarks") / "results"
 TOKENIZERS = Path("docs") / "real_models.md"
 Json = Mapping[str, Any]
+LOGS = ("real_logs", "real_logs_float32", "real_logs_first")
 WORKSHOPS = ("real_workshop", "real_workshop_restarted")
 ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
 """Planned for the workshop, and for every training."""
@@ -85,7 +86,7 @@ python benchmarks/real_page.py
 def render(root: Path) -> str:
     """The text of the page."""
     hints = _read(root, "real_hints")
-    logs = [v for name in ("real_logs", "real_logs_float32") if (v := _read(root, name))]
+    logs = [v for name in LOGS if (v := _read(root, name))]
     workshops = [v for name in WORKSHOPS if (v := _read(root, name))]
     gemma = _read(root, "real_gemma")
     worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
