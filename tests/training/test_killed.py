@@ -35,8 +35,8 @@ CHOSEN = [
     "reply 2",
     "op os.rename samples/.step_000002.jsonl",
     "half references",  # the slow average
+    "op os.rename checkpoints/step_000004",  # all is saved: to prune is left, and the last table
     "op open tokens/.step_000005.json",
-    "op os.rename checkpoints/step_000004",  # all is done but to prune
 ]
 PLACES = {
     "chosen": CHOSEN,

@@ -17,6 +17,7 @@ from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.rundir import RunDir
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.loop import train
+from composer_replication.training.run import token_probe
 from composer_replication.training.run.checkpoint import load_tensors, read_state
 from composer_replication.training.run.optimiser import make_optimiser
 from tests.training.child import KILL_STEP, resume_run
@@ -146,6 +147,32 @@ def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
         make_config(steps=2), student=make_student(), examples=EXAMPLES, run=run, resume=True
     )
     assert run.metrics() == before and result.steps == 2 and result.statuses["hint"] == "active"
+
+
+def test_a_run_cut_off_in_its_last_token_probe_has_its_steps_and_only_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short run has no other checkpoint, and the probe takes as long as its steps."""
+    whole = finished(tmp_path / "whole", steps=2)
+    token_table, config = token_probe.token_table, make_config(steps=2)
+    run = make_run(tmp_path / "cut", config)
+
+    def cut_off(*args: Any, **more: Any) -> Any:
+        if run.metrics():
+            raise KeyboardInterrupt
+        return token_table(*args, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(token_probe, "token_table", cut_off)
+        train(config, student=make_student(), examples=EXAMPLES, run=run)
+    assert [step for step, _ in run.checkpoints()] == [2] and len(run.metrics()) == 2
+    assert [step for step, _ in run.token_tables()] == [0]
+
+    steps: list[Any] = []
+    more = {"run": run, "resume": True, "on_step": steps.append}
+    train(config, student=make_student(), examples=EXAMPLES, **more)
+    assert not steps and run.info()["state"] == "done"
+    assert run.tokens(2).read_bytes() == whole.tokens(2).read_bytes()
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def train(
         if step_engine is not None:
             setup.trainer.begin_step = stack.enter_context(step_engine(setup))
         metrics, step = setup.last_metrics, setup.first_step
+        probe_end(setup, steps=step)
         while step < config.train.steps:
             metrics, step = take_step(setup, step=step)
     return train_result(run, steps=config.train.steps, metrics=metrics)
@@ -140,12 +141,13 @@ def take_step(
     metrics = train_step(setup.trainer, inputs, step=step, run_logger=setup.run_logger)
     # 4. Meet the other replicas after every round of steps; who was late goes on further.
     steps = meet_replicas(setup, inputs, metrics, steps=step + 1)
-    _probe_after(setup, steps=steps)
     if _is_checkpoint(setup.config, before=step, steps=steps):
         # 5. Judge the new weights: the checkpoint says whether they are good.
         health_metrics = judge_weights(setup, live_step, steps=steps)
         # 6. Save.
         setup.checkpoints.save(steps, health_metrics=health_metrics)
+    # 7. Only now the last table: it may take as long as steps do, and what cuts it off loses none.
+    probe_end(setup, steps=steps)
     return metrics, steps
 
 
@@ -236,8 +238,9 @@ def _probe_before(setup: TrainSetup, live_step: LiveStep | None, *, step: int) -
         probe.write(0)
 
 
-def _probe_after(setup: TrainSetup, *, steps: int) -> None:
-    """Write the token table of the end."""
+def probe_end(setup: TrainSetup, *, steps: int) -> None:
+    """Write the token table of the end, if the run has taken all its steps: after the last one, and
+    in a launch that finds none left, as the one before it may have been cut off here."""
     if setup.token_probe is not None and steps == setup.config.train.steps:
         setup.token_probe.write(steps)
 

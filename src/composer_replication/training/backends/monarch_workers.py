@@ -38,7 +38,7 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.draws.forked import AUTHOR
 from composer_replication.training.inputs import prepare_data
-from composer_replication.training.loop import take_step
+from composer_replication.training.loop import probe_end, take_step
 from composer_replication.training.on_policy.live import RolloutSource, live_seed, message_sampling
 from composer_replication.training.setup import TrainSetup, open_training
 
@@ -170,6 +170,7 @@ class TrainerWorker:
             )
         )
         self._steps, self._metrics = self._setup.first_step, self._setup.last_metrics
+        probe_end(self._setup, steps=self._steps)
 
     def _take(self, step: int, sampled: Groups, notes: Sequence[Note]) -> None:
         self._write(notes)
