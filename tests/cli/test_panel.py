@@ -84,7 +84,7 @@ def test_known_steps_give_known_rows(
     now[0] += 50
     panel({**STEP, "step": 1, "rollouts/success": 0.0, "health/monitor": 0.25})
     # the first step takes several times as long as the others
-    assert drawn(panel, console)[0] == " step 1 of 4   elapsed 50s   eta measuring"
+    assert drawn(panel, console)[0] == " step 1 of 4   elapsed 50s   eta at most 2m30s"
     now[0] += 10
     panel({**STEP, "step": 2, "rollouts/success": 0.5, "policy/status": "exhausted"})
     assert [line.rstrip() for line in drawn(panel, console)] == [

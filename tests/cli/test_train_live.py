@@ -222,7 +222,7 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         **channel,
     }
     assert (
-        step_text(step_metrics, left_s=75)
+        step_text(step_metrics, left="1m15s")
         == "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02"
         " | eta=1m15s"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.report.explanations import REASONS
+from composer_replication.report.explanations import why_left_out
 from composer_replication.report.html import plural
 from composer_replication.tokens.artefact import BuildReport
 from composer_replication.tokens.renderer import Renderer
@@ -100,7 +100,7 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
         )
     if report.skipped:
         screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
-        skipped = [(name, count, REASONS.get(name, "")) for name, count in report.skipped.items()]
+        skipped = [(name, count, why_left_out(name)) for name, count in report.skipped.items()]
         screen.table(skipped, head=("channel/reason", "count", "that is"))
     screen.line(f" look     {job.command('show example e001')}")
 

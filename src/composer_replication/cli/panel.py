@@ -22,10 +22,10 @@ from rich.text import Text
 
 from composer_replication.cli.figures import finite, format_number, spark
 from composer_replication.cli.job import Job
-from composer_replication.cli.train_text import COLOUR, Steps
+from composer_replication.cli.train_text import COLOUR, Steps, step_took_s
 from composer_replication.core.channel_names import CHANNELS
 from composer_replication.core.harmless import harmless
-from composer_replication.core.time_left import TimeLeft, duration, eta
+from composer_replication.core.time_left import TimeLeft, duration
 
 SPARK = 18
 """Most columns of the curve of success; with more steps, neighbours are averaged."""
@@ -66,7 +66,8 @@ class TrainPanel:
     def __call__(self, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of a step."""
         self.seen += 1
-        self.time_left.step_ended(time.monotonic())
+        now = time.monotonic()
+        self.time_left.step_ended(now, took_s=step_took_s(metrics, now - self.began))
         self.active.update(name for name in CHANNELS if metrics.get(f"{name}/status") == "active")
         self.success += finite(metrics.get("rollouts/success"))
         self.monitor += finite(metrics.get("health/monitor"))
@@ -94,7 +95,7 @@ class TrainPanel:
         step = int(self.line.get("step", 0))
         left = self.doing()
         if self.seen and not self.at_the_end:
-            left = f"eta {eta(self.time_left.seconds(steps=steps - step))}"
+            left = f"eta {self.time_left.text(steps=steps - step)}"
         return _row(
             (f" step {step} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
         )

@@ -11,7 +11,7 @@ from typing import Any
 from composer_replication.cli.channel_units import unfed, weights_in_settings
 from composer_replication.cli.job import Job
 from composer_replication.core.channel_names import CHANNELS
-from composer_replication.core.time_left import TimeLeft, duration, eta
+from composer_replication.core.time_left import TimeLeft, duration
 from composer_replication.report.html import plural
 from composer_replication.tokens.artefact import Dataset
 from composer_replication.training.draws.batch_sampler import drawn_examples, imported_channels
@@ -220,17 +220,29 @@ class Steps:
     def __call__(self, metrics: Mapping[str, Any]) -> None:
         """Print a step."""
         self.done, self._said = int(metrics["step"]), time.monotonic()
-        self.time_left.step_ended(self._said)
-        left = self.time_left.seconds(steps=self.job.config.train.steps - self.done)
+        self.time_left.step_ended(self._said, took_s=step_took_s(metrics, self._said - self.began))
+        left = self.time_left.text(steps=self.job.config.train.steps - self.done)
         bad = any(metrics.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
-        self.job.screen.line(" " + step_text(metrics, left_s=left), style="red" if bad else "")
+        self.job.screen.line(" " + step_text(metrics, left=left), style="red" if bad else "")
 
 
-def step_text(metrics: Mapping[str, Any], *, left_s: float | None) -> str:
+def step_took_s(metrics: Mapping[str, Any], since_start_s: float) -> float | None:
+    """How long a launch's first step took at most: `step_s` leaves out what is played or written
+    before it, and then only the time since the start is known to hold all of it.
+
+    >>> step_took_s({"step_s": 2.5}, 60.0), step_took_s({"step_s": 2.5, "rollouts/success": 1}, 60)
+    (2.5, 60)
+    """
+    samples = any(name.startswith(("rollouts/", "fork")) for name in metrics)
+    return since_start_s if samples else metrics.get("step_s")
+
+
+def step_text(metrics: Mapping[str, Any], *, left: str) -> str:
     """One step on one line.
 
     >>> sites = {"sites/found": 9, "sites/used": 8}
-    >>> step_text({"step": 3, "rollouts/success": 0.25, **sites, "health/kl": 0.0123}, left_s=75)
+    >>> played = {"rollouts/success": 0.25, **sites, "health/kl": 0.0123}
+    >>> step_text({"step": 3, **played}, left="1m15s")
     'step=3 | success=0.25 sites=8/9 kl=0.012 | eta=1m15s'
     """
     parts = [f"step={metrics['step']}"]
@@ -253,7 +265,7 @@ def step_text(metrics: Mapping[str, Any], *, left_s: float | None) -> str:
             )
     if metrics.get("clipped"):
         parts.append("clipped")
-    return " | ".join([*parts, f"eta={eta(left_s)}"])
+    return " | ".join([*parts, f"eta={left}"])
 
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:

@@ -21,20 +21,26 @@ def duration(seconds: float) -> str:
 class TimeLeft:
     """The time that a run still takes: its steps left times the median of its latest steps.
 
-    The first step of a launch takes 4 - 8 times as long as a later one, so it says nothing.
+    The first step of a launch takes 4 - 8 times as long as a later one, so it is only a bound:
+    `text` gives it until the second has ended.
 
     >>> time_left = TimeLeft()
     >>> for now in (40.0, 45.0, 51.0, 56.0):
     ...     time_left.step_ended(now)
     >>> time_left.seconds(steps=10)
     50.0
+    >>> time_left.text(steps=10)
+    '50s'
     """
 
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=9))
     _last: float | None = None
+    _first_s: float | None = None
 
-    def step_ended(self, now: float) -> None:
-        """Record the end of a step, on any clock."""
+    def step_ended(self, now: float, *, took_s: float | None = None) -> None:
+        """Record the end of a step, on any clock, and how long it took at most, if known."""
+        if self._last is None:
+            self._first_s = took_s
         if self._last is not None:
             self._durations.append(now - self._last)
         self._last = now
@@ -44,6 +50,14 @@ class TimeLeft:
         if not steps:
             return 0.0
         return statistics.median(self._durations) * steps if self._durations else None
+
+    def text(self, *, steps: int) -> str:
+        """The time that `steps` more take in words, e.g. "50s"; after the first step, "at most
+        1m15s"."""
+        seconds = self.seconds(steps=steps)
+        if seconds is None and self._first_s is not None:
+            return f"at most {duration(self._first_s * steps)}"
+        return eta(seconds)
 
 
 @dataclass(slots=True)

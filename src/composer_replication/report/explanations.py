@@ -69,17 +69,42 @@ REASONS = {
     "preference/too_long": "does not fit into build.max_tokens; nothing is cut to fit",
     "preference/template": "the chat template refused it",
     "preference/no_session": "its session is not in sessions.jsonl",
+    "content/lost_calls": "messages with calls that the chat template refused",
     "content/thinking_left_out": "thinking in the log, which the template cannot hold",
     "content/thinking_missing": "the template requires thinking, and the log holds none",
     "content/image": "images are not kept",
     "content/lone_surrogate": "damaged characters, replaced",
     "content/text_after_call": "text after a call, moved before it",
     "content/result_without_call": "a result whose call is not in the log",
+    "content/parallel_calls": "several calls of one message: the template writes one a message",
+    "content/leading_space": "the template strips the blanks that begin a text",
     "content/empty_turn": "nothing of the turn could be rendered",
     "content/straddle": "a message that begins with a line break: encoded in one go, it would share"
     " a token with its header; it is trained on, in the tokens in which it is sampled",
     "preference/same_tokens": "both sides are the same tokens",
+    "anchor/second_anchor": "the message is an anchor already",
+    "anchor/not_assistant": "not a message of a model",
+    "anchor/no_session": "its session is not in sessions.jsonl",
 }
+# A message that is not imitated is no anchor either, for the same reason.
+REASONS |= {
+    name.replace("lm_ce/", "anchor/"): text
+    for name, text in REASONS.items()
+    if name.startswith("lm_ce/")
+}
+
+
+def why_left_out(name: str) -> str:
+    """What a reason of skipped.jsonl says, in words.
+
+    >>> why_left_out("content/opaque:redacted_thinking")
+    'a part of the log that cannot be read: redacted_thinking'
+    """
+    channel_reason, _, kind = name.partition(":")
+    if channel_reason == "content/opaque":
+        return f"a part of the log that cannot be read: {kind}"
+    return REASONS.get(name, "")
+
 
 # What came of a turn that `replay` went over: as a sentence, and in a few words.
 ANSWERED = {

@@ -22,6 +22,7 @@ from composer_replication.report.explanations import (
     FLAT,
     REASONS,
     UNUSED,
+    why_left_out,
 )
 
 NO_RESULT = (
@@ -314,7 +315,7 @@ def _skip_losses(
     skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()
 ) -> list[tuple[str, int, str]]:
     losses = [
-        (key.split("/", 1)[1], n, REASONS.get(key, ""))
+        (key.split("/", 1)[1], n, why_left_out(key))
         for key, n in skipped.items()
         if key.startswith(f"{channel}/")
     ]

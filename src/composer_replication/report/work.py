@@ -22,7 +22,7 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.summary import UNKNOWN
 from composer_replication.report.answers_view import AnsweredTurns
-from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
+from composer_replication.report.explanations import CATEGORIES, KINDS_APART, why_left_out
 from composer_replication.report.funnel import (
     file_chain,
     message_chain,
@@ -297,7 +297,7 @@ def _counts_text(counts: Counter[str], *, most: int = 4) -> str:
 
 
 def _skip(key: str, count: int) -> dict[str, Any]:
-    return {"reason": key, "count": count, "why": REASONS.get(key, "")}
+    return {"reason": key, "count": count, "why": why_left_out(key)}
 
 
 def _ingest_summary(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
