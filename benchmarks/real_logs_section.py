@@ -21,13 +21,15 @@ HEADS = {
 }
 
 
-def seeds_of(value: Json) -> list[str]:
-    """The training seeds of a file.
+def seeds_of(value: Json, arm: str = "") -> list[str]:
+    """The training seeds of a file, or of an arm of it.
 
-    >>> seeds_of({"differences": [{"a": "hint-12"}, {"a": "hint-11"}, {"a": "hint"}]})
-    ['11', '12']
+    >>> rows = {"differences": [{"a": "hint-12"}, {"a": "focus-11"}, {"a": "hint"}]}
+    >>> seeds_of(rows), seeds_of(rows, "hint")
+    (['11', '12'], ['12'])
     """
-    return sorted({d["a"].rpartition("-")[2] for d in value["differences"] if "-" in d["a"]})
+    names = {d["a"].partition("-")[::2] for d in value["differences"]}
+    return sorted({seed for of, seed in names if seed and arm in ("", of)})
 
 
 def over_seeds(value: Json) -> Json:

@@ -16,14 +16,14 @@ _OTHER_MISTAKES = "other_mistakes_per_episode"
 
 
 def newcomer(
-    hints: Json | None, messages: Json | None, logs: Sequence[Json], workshops: Sequence[Json]
+    hints: Json | None, messages: Json | None, logs: Sequence[Json], workshop: Json | None
 ) -> str:
     """The paragraph; a measurement that is not there has no sentence."""
     sentences = [
         *_reads(hints),
         *_writes(messages),
         *(s for value in logs[:1] for s in _keeps(over_seeds(value))),
-        *(s for value in workshops[:1] for s in _solves(value)),
+        *(_solves(workshop) if workshop else ()),
     ]
     return "**For a newcomer:** " + " ".join(
         [*sentences, "That a real model became a better coding agent is not shown anywhere here."]

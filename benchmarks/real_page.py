@@ -17,7 +17,7 @@ from typing import Any
 
 from real_defaults_section import defaults_section
 from real_hints_section import NEUTRAL, NONE, hints_in_words, hints_section
-from real_logs_section import logs_in_words, logs_section, seeds_of
+from real_logs_section import TRAINED, logs_in_words, logs_section, seeds_of
 from real_messages_section import messages_in_words, messages_section
 from real_newcomer import newcomer
 from real_signals_section import signals_section, twins_in_words
@@ -37,7 +37,6 @@ RESULTS = Path("benchmarks") / "results"
 TOKENIZERS = Path("docs") / "real_models.md"
 Json = Mapping[str, Any]
 LOGS = ("real_logs", "real_logs_float32", "real_logs_first")
-WORKSHOPS = ("real_workshop", "real_workshop_restarted")
 ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
 """Planned for the workshop, and for every training."""
 HEAD = """# Evidence on real weights
@@ -87,20 +86,18 @@ def render(root: Path) -> str:
     """The text of the page."""
     hints = _read(root, "real_hints")
     logs = [v for name in LOGS if (v := _read(root, name))]
-    workshops = [v for name in WORKSHOPS if (v := _read(root, name))]
-    gemma = _read(root, "real_gemma")
+    workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
     worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
     signals = _read(root, "real_signals")
-    cost = _read(root, "real_logs_cost")
-    what = _what_was_run(hints, logs, workshops, gemma, worded, messages, cost)
+    what = _what_was_run(hints, logs, workshop, gemma, worded, messages)
     findings = [
-        *_summary(hints, logs, workshops),
+        *_summary(hints, logs, workshop),
         *_wordings_in_words(worded),
         *messages_in_words(messages),
         *twins_in_words(twins),
     ]
-    words = newcomer(hints, messages, logs, workshops)
+    words = newcomer(hints, messages, logs, workshop)
     parts = [HEAD.format(newcomer=words, summary=f"{_bullets(findings)}\n\n{what}")]
     parts.append(hints_section(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(
@@ -120,8 +117,8 @@ def render(root: Path) -> str:
         logs_section(logs) if logs else _not_run("real_logs.py", "training on public sessions")
     )
     parts.append(
-        workshop_section(workshops, gemma)
-        if workshops
+        workshop_section(workshop, gemma)
+        if workshop
         else _not_run("real_workshop.py", "the workshop's arms")
     )
     if hints:
@@ -143,12 +140,12 @@ def _hints_by_family(page: Path) -> dict[str, str]:
     return {cells[0]: cells[head.index("hints")] for cells in lines if len(cells) == len(head)}
 
 
-def _summary(hints: Json | None, logs: Sequence[Json], workshops: Sequence[Json]) -> list[str]:
+def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) -> list[str]:
     """What a model of this size did and did not do, in sentences with the numbers of the files."""
     sentences = [*hints_in_words(hints), *logs_in_words(logs)]
-    if not workshops:
+    if workshop is None:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
-    sentences += workshop_in_words(workshops)
+    sentences += workshop_in_words(workshop)
     sentences.append("No real model is shown to have become a better coding agent.")
     return sentences
 
@@ -156,11 +153,10 @@ def _summary(hints: Json | None, logs: Sequence[Json], workshops: Sequence[Json]
 def _what_was_run(
     hints: Json | None,
     logs: Sequence[Json],
-    workshops: Sequence[Json],
+    workshop: Json | None,
     gemma: Json | None,
     worded: Json | None,
     messages: Json | None,
-    cost: Json | None,
 ) -> str:
     """Which of the planned measurements are on this page, and which are not."""
     done, missing = [], []
@@ -180,55 +176,46 @@ def _what_was_run(
         set((hints or {"models": {}})["models"]) - set((worded or {}).get("models", ()))
     ):
         missing.append(f"several wordings of a hint, on {_listed(rest)}")
+    seeds_run: dict[str, set[str]] = {arm: set() for arm in TRAINED}
     for value in logs:
+        arms = {arm: seeds_of(value, arm) for arm in TRAINED}
+        told = " and ".join(f"`{arm}` with {seeds_in_words(s)}" for arm, s in arms.items() if s)
         done.append(
-            f"SmolLM2 trained on public sessions in {value['about'].get('dtype', 'bfloat16')}, with"
-            f" {seeds_in_words(seeds_of(value))}"
+            "SmolLM2 trained on public sessions in"
+            f" {value['about'].get('dtype', 'bfloat16')}: {told}, and a placebo of each"
         )
-    if rest := sorted(set(SEEDS) - {seed for value in logs for seed in seeds_of(value)}):
-        missing.append(
-            f"the training on public sessions with {seeds_in_words(rest)}{_cost_of_logs(cost)}"
-        )
+        for arm, seeds in arms.items():
+            seeds_run[arm] |= {*seeds}
+    for arm, seeds in seeds_run.items():
+        if rest := sorted({*SEEDS} - seeds):
+            missing.append(f"the training on public sessions, `{arm}`, with {seeds_in_words(rest)}")
     if logs:
         missing.append(
             "whole messages of the students of that training: only the token at the decision was"
             " looked at"
         )
-    for number, value in enumerate(workshops):
-        start = " from a second start" if number else ""
-        by_seeds: dict[str, list[str]] = {}
-        for row in sorted(value["rows"], key=lambda row: ARMS.index(row["name"])):
-            seeds = seeds_in_words([*row["by_seed"]])
-            by_seeds.setdefault(seeds, []).append(f"`{row['name']}`")
-        done += [
-            f"SmolLM2 in the workshop{start}, {_listed(names)}, with {seeds}"
-            for seeds, names in by_seeds.items()
-        ]
-    if not any(row["name"] == MORE_SFT for value in workshops for row in value["rows"]):
+    by_seeds: dict[str, list[str]] = {}
+    rows = {row["name"]: row for row in (workshop or {"rows": ()})["rows"]}
+    for name in ARMS:
+        if name in rows:
+            seeds = seeds_in_words([*rows[name]["by_seed"]])
+            by_seeds.setdefault(seeds, []).append(f"`{name}`")
+    done += [
+        f"SmolLM2 in the workshop, {_listed(names)}, with {seeds}"
+        for seeds, names in by_seeds.items()
+    ]
+    if MORE_SFT not in rows:
         missing.append(
             "plain fine-tuning in the workshop (`more_sft`), so nothing here says whether the"
             " channels do better than more of the same logs"
         )
-    missing.append(
-        f"Gemma 3 in the workshop{cost_of_gemma(gemma, workshops[0] if workshops else None)}"
-    )
+    missing.append(f"Gemma 3 in the workshop{cost_of_gemma(gemma, workshop)}")
     run, not_run = (_bullets([f"{line}." for line in lines]) for lines in (done, missing))
     return f"**Run:**\n\n{run}\n\n**Not run:**\n\n{not_run}"
 
 
 def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line[:1].upper()}{line[1:]}" for line in lines)
-
-
-def _cost_of_logs(cost: Json | None) -> str:
-    """Where the next seed was stopped."""
-    if cost is None:
-        return ""
-    return (
-        f" (`{cost['arm']}` with seed {cost['seed']} was stopped after {cost['steps']} of"
-        f" {cost['planned']} steps, which took {cost['cpu_s'] / 60:.0f} CPU-minutes in"
-        f" {cost['dtype']} on a processor with {cost['processor']}; nothing was measured on it)"
-    )
 
 
 def _listed(names: Sequence[str]) -> str:

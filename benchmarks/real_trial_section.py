@@ -59,7 +59,9 @@ def trial_section(value: Json, families: Mapping[str, str]) -> str:
         " public sessions of `tests/traces_manifest.json`. *Before* is what it noted; *after* is"
         f" measured again with the code of commit {value['about']['commit']}, on another processor"
         " (the rows of tokenizers: by `make real`, [real_models.md](real_models.md)). There are"
-        " more hints than then, since more mistakes are found.\n\n"
+        " more hints than then, since more mistakes are found. Of those that no window keeps,"
+        " `build` counts the reasons: a held-out session, too long, or what the hint rests on would"
+        " be outside the window, which nobody looked at then.\n\n"
         + table(("what", "before", "after"), rows)
         + "\nWithout a number: leading line breaks are dropped where the official template drops"
         " them (*space stripped* in real_models.md); `evaluate --logs` names the run's"

@@ -16,25 +16,15 @@ _SAID = (("after", "placebo"), (MORE_SFT, "before"), ("after", MORE_SFT))
 """The comparisons of the summary."""
 
 
-def workshop_in_words(values: Sequence[Json]) -> list[str]:
-    """What a student learned in the workshop, file by file."""
+def workshop_in_words(value: Json | None) -> list[str]:
+    """What the student learned in the workshop."""
     return [
-        f"Trained in the workshop {_TRAINED[d['a']]}, {_student(number)}"
+        f"Trained in the workshop {_TRAINED[d['a']]}, the warmed-up student"
         f" {in_words(d, _SOLVES)} {_AGAINST[d['b']]}: {interval(d)} of the tasks"
         f" ({d['n']} tasks, {_number_of_seeds(value)})."
-        for number, value in enumerate(values)
-        for d in _successes(value)
+        for d in (_successes(value) if value else ())
         if (d["a"], d["b"]) in _SAID
     ]
-
-
-def workshop_section(values: Sequence[Json], gemma: Json | None) -> str:
-    """How the students were trained, and two tables for each start."""
-    first, *others = values
-    parts = [_started(first, restarted=bool(others), gemma=gemma)]
-    for value in others:
-        parts.append(_restarted(value, first))
-    return "\n".join(parts)
 
 
 def cost_of_gemma(gemma: Json | None, workshop: Json | None) -> str:
@@ -61,16 +51,13 @@ def seeds_in_words(seeds: Sequence[object]) -> str:
     return f"seed {names}" if len(seeds) == 1 else f"the seeds {names}"
 
 
-def _student(number: int) -> str:
-    return "the warmed-up student" if number == 0 else "a second warmed-up student"
-
-
 def _number_of_seeds(value: Json) -> str:
     seeds = len(value["about"]["seeds_done"])
     return f"{seeds} training seed{'' if seeds == 1 else 's'}"
 
 
-def _started(value: Json, *, restarted: bool, gemma: Json | None) -> str:
+def workshop_section(value: Json, gemma: Json | None) -> str:
+    """How the students were trained, and two tables."""
     about = value["about"]
     seeds_said = (
         "With one seed the intervals cover other tasks, not other training runs: another seed may"
@@ -85,7 +72,7 @@ def _started(value: Json, *, restarted: bool, gemma: Json | None) -> str:
         f" {seeds_in_words(later['start_played_again'])}, were equal."
         for name, later in about.get("added", {}).items()
     )
-    plain = "" if MORE_SFT in value["runs"] or restarted else f"{_without_more_sft(about)}\n"
+    plain = "" if MORE_SFT in value["runs"] else f"{_without_more_sft(about)}\n"
     return (
         "## The workshop, all three channels\n\n"
         f"{_seeds_and_steps(value)}\n\n"
@@ -94,23 +81,6 @@ def _started(value: Json, *, restarted: bool, gemma: Json | None) -> str:
         f" bfloat16, with the code of commit {about['commit']}. {_cut_short(value)}A step took"
         f" {_minutes_of_a_step(value)} minutes on one busy core. {seeds_said}{joined_later}\n\n"
         f"- Gemma 3 was not trained here{cost_of_gemma(gemma, value)}.\n{plain}\n"
-        f"{_tables(value)}"
-    )
-
-
-def _restarted(value: Json, first: Json) -> str:
-    """The same with another warmed-up student."""
-    about = value["about"]
-    losses, of_first = about["warmup"]["losses"], first["about"]["warmup"]["losses"]
-    place = next(i for i, (a, b) in enumerate(zip(losses, of_first, strict=True)) if a != b)
-    return (
-        "### From a second start\n\n"
-        f"{_seeds_and_steps(value)}\n\n"
-        "The warm-up gives other weights on another processor (the loss of its step"
-        f" {place + 1} was {losses[place]:.4f} here and {of_first[place]:.4f} above), so a later"
-        " arm cannot join the rows above. Here all rows have the same second start, its own logs"
-        f" and its own data; plan, tasks and settings are those above; commit {about['commit']}."
-        f" {_cut_short(value)}A step took {_minutes_of_a_step(value)} minutes on one busy core.\n\n"
         f"{_tables(value)}"
     )
 
@@ -149,13 +119,14 @@ def _cut_short(value: Json) -> str:
 
 def _without_more_sft(about: Json) -> str:
     """Why plain fine-tuning has no row."""
-    other, warmup = about["other_processor"], about["warmup"]
+    other, again, warmup = about["other_processor"], about["reproduced"], about["warmup"]
     step = warmup["cpu_s"] / warmup["plan"]["steps"]
     return (
-        "- Plain fine-tuning (`more_sft`) was not run. It has to start from the same student, which"
-        " only a processor with bfloat16 instructions can reproduce. A processor with"
+        "- Plain fine-tuning (`more_sft`) was not run. It has to start from the same student. A"
+        f" processor with {again['instructions']} made the same weights again, bit for bit, in"
+        f" {again['cpu_s'] / 60:.0f} CPU-minutes; then there was no time for the arm. One with"
         f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
-        f" warm-up ({step:.0f} on the other), and its loss was {other['loss']} instead of"
+        f" warm-up ({step:.0f} on the first), and its loss was {other['loss']} instead of"
         f" {warmup['losses'][0]:.4f}."
     )
 

@@ -109,36 +109,6 @@ def test_the_summary_says_what_was_not_run(tmp_path: Path) -> None:
     assert "| `more_sft` | 64 | 0.100 [0.000, 0.200] | 11: 0.10 |" in page.read_text("utf-8")
 
 
-def test_rows_of_a_second_start_have_tables_of_their_own(tmp_path: Path) -> None:
-    results, page = tmp_path / "benchmarks" / "results", tmp_path / "docs" / "evidence_real.md"
-    results.mkdir(parents=True)
-    page.parent.mkdir()
-    row = {"name": "more_sft", "n": 64, "success": 0.1, "success_low": 0.0, "success_high": 0.2}
-    value = _workshop_with({**row, "by_seed": {"11": 0.1}, "outcomes": {"11": "1"}})
-    shutil.copy2(ROOT / "benchmarks/results/real_workshop.json", results)
-    losses = [*value["about"]["warmup"]["losses"]]
-    losses[1] += 0.5
-    about = {**value["about"], "seeds_done": [11], "steps_planned": {"more_sft": 10}}
-    value["about"] = {**about, "warmup": {**value["about"]["warmup"], "losses": losses}}
-    value["rows"] = [r for r in value["rows"] if r["name"] in ("before", "more_sft")]
-    value["runs"] = {"more_sft": {"11": {"kept": 10, "step_s": 30.0}}}
-    less = {"a": "more_sft", "b": "before", "n": 64, "difference": -0.2}
-    value["paired"] = [less | {"low": -0.3, "high": -0.1}]
-    (results / "real_workshop_restarted.json").write_text(json.dumps(value), "utf-8")
-    assert real_page.main([], root=tmp_path) == 0
-    text = page.read_text("utf-8")
-    run, _, not_run = text.partition("**Not run:**")
-    assert "by plain fine-tuning on its own logs, a second warmed-up student solves fewer" in run
-    assert "itself before that: -0.20 [-0.30, -0.10] of the tasks (64 tasks, 1 training" in run
-    assert "in the workshop from a second start, `more_sft`, with seed 11" in run
-    assert "more_sft" not in not_run.partition("\n## ")[0]
-    second = text.partition("### From a second start")[2]
-    was = value["about"]["warmup"]["losses"][1]
-    assert f"the loss of its step 2 was {was:.4f} here and {was - 0.5:.4f} above" in second
-    assert "`more_sft` 10 of 10 steps" in second and "A step took 0.5 minutes" in second
-    assert "Plain fine-tuning (`more_sft`) was not run" not in text
-
-
 def test_the_newcomer_s_paragraph_claims_what_the_intervals_show(tmp_path: Path) -> None:
     (results := tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
