@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.cli.build import _pairs_and_anchors
+from composer_replication.cli.build_inputs import pairs_and_anchors
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import open_job
 from composer_replication.core.codec import read_preferences, record_to_json, write_sessions
@@ -209,13 +209,13 @@ def test_build_takes_what_is_left_and_refuses_what_is_stale(work: Path) -> None:
     assert recompose("curate", cwd=work).code == 0
     with inside(work):
         job = open_job(Common())
-        assert _pairs_and_anchors(job) == (job.curated, None)
+        assert pairs_and_anchors(job) == (job.curated, None)
         write_lines(
             job.preferences, [record_to_json(Preference(session_id="s0", turn=3, chosen=OWN))]
         )
         with pytest.raises(
             DataError, match=r"curated\.jsonl was made from another preferences\.jsonl"
         ):
-            _pairs_and_anchors(job)
+            pairs_and_anchors(job)
         job.curated.unlink()
-        assert _pairs_and_anchors(job) == (job.preferences, None)
+        assert pairs_and_anchors(job) == (job.preferences, None)

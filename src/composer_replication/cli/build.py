@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
+from composer_replication.cli.build_inputs import build_items, build_meta, pairs_and_anchors
 from composer_replication.cli.build_lost_calls import print_lost_calls, refused_calls
 from composer_replication.cli.build_refused import (
     Refused,
@@ -24,17 +22,9 @@ from composer_replication.cli.held_out_contexts import print_evaluable
 from composer_replication.cli.hint_gate import kept_kinds, print_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer, student_renderer
-from composer_replication.core.codec import (
-    read_anchors,
-    read_hints,
-    read_preferences,
-    read_sessions,
-    read_sites,
-)
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import save_folder
-from composer_replication.core.rundir import sha256_of
 from composer_replication.models.context_length import check_context
 from composer_replication.tokens.artefact import (
     BuildReport,
@@ -42,7 +32,6 @@ from composer_replication.tokens.artefact import (
     count_items,
     write_dataset,
 )
-from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
 
 
@@ -61,7 +50,7 @@ def build_command(*, common: Common = Common()) -> int:
     kinds = kept_kinds(job)
     inputs += [
         path
-        for path in (*_pairs_and_anchors(job), job.audit if kinds is not None else None)
+        for path in (*pairs_and_anchors(job), job.audit if kinds is not None else None)
         if path is not None
     ]
     held_out = job.held_out()
@@ -71,7 +60,7 @@ def build_command(*, common: Common = Common()) -> int:
     judge = partial(_problem, job, renderer, held_out)
     if job.dry_run:
         counts: Counter[str] = Counter()
-        deque(count_items(_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
+        deque(count_items(build_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
         report = build_report(counts)
     else:
         # the student must be served with the template that it is trained on
@@ -79,8 +68,8 @@ def build_command(*, common: Common = Common()) -> int:
         save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
         report = write_dataset(
             job.examples,
-            _items(job, renderer, kinds, held_out),
-            meta=_meta(job, renderer, inputs, split),
+            build_items(job, renderer, kinds, held_out),
+            meta=build_meta(job, renderer, inputs, split),
             judge=judge,
         )
     refused = None
@@ -140,55 +129,10 @@ def _with_way_out(
     for flags, config in wider_windows(job.config):
         counts = Counter[str]()
         widened = replace(job, loaded=replace(job.loaded, config=config))
-        deque(count_items(_items(widened, renderer, kinds, held_out), into=counts), maxlen=0)
+        deque(count_items(build_items(widened, renderer, kinds, held_out), into=counts), maxlen=0)
         attempt = build_report(counts)
         is_mended = _problem(widened, renderer, held_out, attempt) is None
         if is_mended and attempt.longest <= config.train.micro_tokens:
             fix = f"this was tried, and works: {job.command('build', flags)}\nor {problem.fix}"
             return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)
     return Refused(error=problem)
-
-
-def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
-    """The file of build.pairs, no anchors; else the pairs of `curate` or `replay`, with anchors."""
-    if job.config.build.pairs:
-        return job.need_file(Path(job.config.build.pairs), verb="build"), None
-    pairs, anchors = (
-        job.need_fresh(path, verb="replay") if path.exists() else None
-        for path in (job.preferences, job.anchors)
-    )
-    return job.need_fresh(job.curated, verb="curate") if job.curated.exists() else pairs, anchors
-
-
-def _items(
-    job: Job, renderer: Renderer, kinds: frozenset[str] | None, held_out: HeldOutSettings
-) -> Iterator[Item]:
-    config = job.config
-    pairs, anchors = _pairs_and_anchors(job)
-    return build_examples(
-        read_sessions(job.sessions),
-        sites=read_sites(job.sites),
-        hints=read_hints(job.hints),
-        preferences=read_preferences(pairs) if pairs else (),
-        anchors=read_anchors(anchors) if anchors else (),
-        renderer=renderer,
-        settings=config.build,
-        held_out=held_out,
-        kept_kinds=kinds,
-        unmeasured=config.hints.unmeasured,
-        position=config.hints.position,
-    )
-
-
-def _meta(
-    job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        **renderer.describe(),
-        "unmeasured": job.config.hints.unmeasured if job.audit in inputs else "keep",
-        "student": job.config.student.model,
-        "build": job.config.build.model_dump(mode="json"),
-        "hint_position": job.config.hints.position,
-        "held_out": split,
-        "inputs": [{"path": str(path), "sha256": sha256_of(path)} for path in inputs],
-    }
