@@ -41,7 +41,7 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
         " what `hint` does and `hint_contrast` less ([evidence.md](evidence.md)). Here, over the"
         f" placebo of each: {'; '.join(rows)}. `contrast` and the position `user` were not trained"
         " on a real model. The default would follow an arm that beats its placebo over three"
-        " seeds and does more than `hint` does; `hint` has not been trained with three here.\n"
+        " seeds and does more than `hint` does (*not run* above says which seeds are missing).\n"
         if rows
         else "- **`train.hint.focus` and `contrast`** (off by default): not trained here.\n"
     )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 
 from composer_replication.cli.build_inputs import build_items, build_meta, pairs_and_anchors
-from composer_replication.cli.build_lost_calls import print_lost_calls, refused_calls
+from composer_replication.cli.build_lost_calls import (
+    lost_calls,
+    messages_with_calls,
+    print_lost_calls,
+)
 from composer_replication.cli.build_refused import (
     Refused,
     lost_channel,
@@ -23,6 +28,7 @@ from composer_replication.cli.hint_gate import kept_kinds, print_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer, student_renderer
 from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import save_folder
 from composer_replication.models.context_length import check_context
@@ -57,7 +63,8 @@ def build_command(*, common: Common = Common()) -> int:
     split = split_counts(job, held_out)
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = student_renderer(tokenizer, job.config)
-    judge = partial(_problem, job, renderer, held_out)
+    num_calling = cache(partial(messages_with_calls, job, held_out))
+    judge = partial(_problem, job.config, renderer, num_calling)
     if job.dry_run:
         counts: Counter[str] = Counter()
         deque(count_items(build_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
@@ -75,7 +82,13 @@ def build_command(*, common: Common = Common()) -> int:
     refused = None
     if (problem := judge(report)) is not None:
         refused = _with_way_out(
-            job, problem, renderer=renderer, kinds=kinds, held_out=held_out, report=report
+            job,
+            problem,
+            renderer=renderer,
+            kinds=kinds,
+            held_out=held_out,
+            report=report,
+            num_calling=num_calling,
         )
         if not job.dry_run:
             note_refused(job.examples, refused)
@@ -107,11 +120,11 @@ def build_command(*, common: Common = Common()) -> int:
 
 
 def _problem(
-    job: Job, renderer: Renderer, held_out: HeldOutSettings, report: BuildReport
+    config: Config, renderer: Renderer, num_calling: Callable[[], int], report: BuildReport
 ) -> DataError | None:
-    """Why the build is refused; None if it is not."""
-    lost = refused_calls(job, renderer, report=report, held_out=held_out)
-    return lost_channel(job.config, report) if lost is None else lost
+    """Why the build is refused; None if it is not. `num_calling` counts the messages with calls."""
+    lost = lost_calls(renderer, report, count=num_calling)
+    return lost_channel(config, report) if lost is None else lost
 
 
 def _with_way_out(
@@ -122,6 +135,7 @@ def _with_way_out(
     kinds: frozenset[str] | None,
     held_out: HeldOutSettings,
     report: BuildReport,
+    num_calling: Callable[[], int],
 ) -> Refused:
     """The refusal for `problem`, with settings that were tried and avoid it, if there are any."""
     if lost_channel(job.config, report) is None:
@@ -131,7 +145,7 @@ def _with_way_out(
         widened = replace(job, loaded=replace(job.loaded, config=config))
         deque(count_items(build_items(widened, renderer, kinds, held_out), into=counts), maxlen=0)
         attempt = build_report(counts)
-        is_mended = _problem(widened, renderer, held_out, attempt) is None
+        is_mended = _problem(config, renderer, num_calling, attempt) is None
         if is_mended and attempt.longest <= config.train.micro_tokens:
             fix = f"this was tried, and works: {job.command('build', flags)}\nor {problem.fix}"
             return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)

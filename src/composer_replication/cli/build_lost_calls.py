@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions
@@ -18,7 +17,7 @@ MAX_LOST_CALLS, FEW_LOST_CALLS = 0.01, 3
 and at least so many of them; fewer are counted and shown."""
 
 
-def _messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
+def messages_with_calls(job: Job, held_out: HeldOutSettings) -> int:
     """The number of messages with calls in the sessions that are not held out."""
     return sum(
         bool(turn.calls)
@@ -47,13 +46,6 @@ def lost_calls(
 
 def _template_name(renderer: Renderer) -> str:
     return f"template {renderer.family.name}" if renderer.family else "tokenizer's own template"
-
-
-def refused_calls(
-    job: Job, renderer: Renderer, *, report: BuildReport, held_out: HeldOutSettings
-) -> DataError | None:
-    """`lost_calls` of the sessions of a job that are not held out."""
-    return lost_calls(renderer, report, count=partial(_messages_with_calls, job, held_out))
 
 
 def print_lost_calls(job: Job, renderer: Renderer, report: BuildReport) -> None:

@@ -41,7 +41,7 @@ class TimeLeft:
         """Record the end of a step, on any clock, and how long it took at most, if known."""
         if self._last is None:
             self._first_s = took_s
-        if self._last is not None:
+        else:
             self._durations.append(now - self._last)
         self._last = now
 
