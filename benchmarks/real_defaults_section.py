@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from real_hints_section import NEUTRAL
-from real_logs_section import LOG_ODDS, over_seeds, what_of
+from real_logs_section import LOG_ODDS, TRAINED, over_seeds, seeds_of, what_of
 from real_tables import interval
 
 from composer_replication.core.config.base import stage_seed
@@ -30,7 +30,7 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
     ]
     rows = [
         f"`{d['a']}`{'' if value['about'].get('commit') else ' of an earlier run'} {interval(d)}"
-        for arm in ("hint", "focus")
+        for arm in TRAINED
         for value in map(over_seeds, logs)
         for d in value["differences"]
         if what_of(d) == LOG_ODDS and "placebo" in d["b"] and d["a"].partition("-")[0] == arm
@@ -39,13 +39,19 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
     parts.append(
         "- **`train.hint.focus` and `contrast`** (off by default). On the toy, `hint_focus` does"
         " what `hint` does and `hint_contrast` less ([evidence.md](evidence.md)). Here, over the"
-        f" placebo of each: {'; '.join(rows)}. `contrast` and the position `user` were not trained"
-        " on a real model. The default would follow an arm that beats its placebo over three"
-        " seeds and does more than `hint` does (*not run* above says which seeds are missing).\n"
+        f" placebo of each: {'; '.join(rows)}. {_not_trained(logs)} not trained on a real model."
+        " The default would follow an arm that beats its placebo over three seeds and does more"
+        " than `hint` does (*not run* above says which seeds are missing).\n"
         if rows
         else "- **`train.hint.focus` and `contrast`** (off by default): not trained here.\n"
     )
     return "".join(parts)
+
+
+def _not_trained(logs: Sequence[Json]) -> str:
+    if any(seeds_of(value, "contrast") for value in logs):
+        return "The position `user` was"
+    return "`contrast` and the position `user` were"
 
 
 def _positions(hints: Json) -> list[str]:

@@ -6,10 +6,11 @@ at the mistakes of other repositories.
 
 The folders and the split by repository are those of real_hints.py, which must have run on them: its
 work folder holds the held-out sites. Arms: `hint` (the hint channel and lm_ce), `focus` (the same,
-narrowed to the tokens of the decision), and a placebo of each, with the hints of other sites. Each
-is a run of `recompose train` on the sessions of "train" alone, merged and then scored without any
-hint at the held-out sites: log-odds of right against wrong at the decision, and the token that it
-would write there: does it repeat the mistake? Arms that are there are not trained again. Writes
+narrowed to the tokens of the decision), `contrast` (only what the site's own hint changes more than
+another site's does), and a placebo of each, with the hints of other sites. Each is a run of
+`recompose train` on the sessions of "train" alone, merged and then scored without any hint at the
+held-out sites: log-odds of right against wrong at the decision, and the token that it would write
+there: does it repeat the mistake? Arms that are there are not trained again. Writes
 benchmarks/results/real_logs.json.
 
 A processor without bfloat16 instructions takes a minute or more for a step in float32, and far
@@ -49,12 +50,14 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "placebo": ("--train.placebo", "shuffled_hints"),
     "focus": ("--train.hint.focus", "decision"),
     "focus_placebo": ("--train.hint.focus", "decision", "--train.placebo", "shuffled_hints"),
+    "contrast": ("--train.hint.contrast", "true"),
+    "contrast_placebo": ("--train.hint.contrast", "true", "--train.placebo", "shuffled_hints"),
 }
 LOG_ODDS, WRITES = "log_odds", ("right", "wrong")
 MEASURED = (LOG_ODDS, *WRITES)
 """What is compared at a site: the log-odds, and whether the most probable token there leads on to
 something right or is the log's wrong one."""
-PLACEBO = {"hint": "placebo", "focus": "focus_placebo"}
+PLACEBO = {"hint": "placebo", "focus": "focus_placebo", "contrast": "contrast_placebo"}
 SETTINGS = """# Settings of benchmarks/real_logs.py
 [student]
 model = "{model}"

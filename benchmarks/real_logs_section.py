@@ -11,7 +11,11 @@ from composer_replication.evaluation.stats import mean_over_groups
 
 Json = Mapping[str, Any]
 LOG_ODDS = "log_odds"
-TRAINED = {"hint": "with hints", "focus": "with hints, on the decision's tokens only"}
+TRAINED = {
+    "hint": "with hints",
+    "focus": "with hints, on the decision's tokens only",
+    "contrast": "with hints, less what another site's hint does",
+}
 _DECIDES = ("decides better than", "decides worse than", "is not shown to decide differently from")
 _REPEATS = ("repeats more than", "repeats fewer than", "is not shown to repeat more or fewer than")
 HEADS = {
@@ -68,7 +72,8 @@ def logs_section(values: Sequence[Json]) -> str:
         "## Training on public sessions, measured on other repositories\n\n"
         "SmolLM2 with a LoRA of rank 16 is trained on the repositories of *train*. The table shows"
         " what the merged student would do at the held-out sites, without any hint. `focus` trains"
-        " the hint channel on the decision's tokens only; a placebo has the hints of other sites."
+        " the hint channel on the decision's tokens only, `contrast` on what another site's hint"
+        " does not change as well; a placebo has the hints of other sites."
         " The number after a name is the training seed: its intervals cover other sessions, but"
         " not other training runs. A name without one is the mean over the seeds, site by site,"
         " with the wider of two intervals: over sessions, and Student's t over the seeds.\n\n"
@@ -129,10 +134,11 @@ def _shares(value: Json) -> str:
 
 
 def logs_in_words(values: Sequence[Json]) -> list[str]:
-    """What the training changed against the placebo, by the newest file: the mean over the seeds
+    """What the training changed against the placebo, by the newest files: the mean over the seeds
     where there is one, else every seed."""
     sentences = []
-    for value in map(over_seeds, values[:1]):
+    newest = [v for v in values if not _earlier(v["about"])] or values[:1]
+    for value in map(over_seeds, newest):
         against = [d for d in value["differences"] if "placebo" in d["b"]]
         means = [d for d in against if "-" not in d["a"]]
         for d in means or against:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from real_signals_section import signals_section, twins_in_words
 from real_tables import interval, table
 from real_trial_section import trial_section
 from real_workshop_section import (
-    MORE_SFT,
+    GEMMA,
+    SMOLLM2,
     cost_of_gemma,
     seeds_in_words,
     workshop_in_words,
@@ -36,7 +37,8 @@ PAGE = Path("docs") / "evidence_real.md"
 RESULTS = Path("benchmarks") / "results"
 TOKENIZERS = Path("docs") / "real_models.md"
 Json = Mapping[str, Any]
-LOGS = ("real_logs", "real_logs_float32", "real_logs_first")
+LOGS = ("real_logs", "real_logs_hint", "real_logs_contrast", "real_logs_float32", "real_logs_first")
+WORKSHOPS = {SMOLLM2: "real_workshop", GEMMA: "real_workshop_gemma"}
 ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
 """Planned for the workshop, and for every training."""
 HEAD = """# Evidence on real weights
@@ -76,6 +78,10 @@ python benchmarks/real_signals.py --twins 42 --work build/real_twins --model $S 
 python benchmarks/real_logs.py FOLDER... --hints-work build/real_hints --model ${S#*=}
 python benchmarks/real_warmup.py build/real/folders/smollm2 --out build/real_workshop/student
 python benchmarks/real_workshop.py
+W=build/real_workshop_gemma
+python benchmarks/real_warmup.py build/real/folders/gemma3-270m --template gemma \\
+    --out $W/student
+python benchmarks/real_workshop.py --work $W --json benchmarks/results/real_workshop_gemma.json
 python benchmarks/real_trial.py FOLDER --model build/real/folders/smollm2
 python benchmarks/real_page.py
 ```
@@ -86,13 +92,14 @@ def render(root: Path) -> str:
     """The text of the page."""
     hints = _read(root, "real_hints")
     logs = [v for name in LOGS if (v := _read(root, name))]
-    workshop, gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
+    workshop, step_of_gemma = _read(root, "real_workshop"), _read(root, "real_gemma")
+    workshops = {name: v for name, of in WORKSHOPS.items() if (v := _read(root, of))}
     worded, messages = _read(root, "real_wordings"), _read(root, "real_messages")
     twins, first = _read(root, "real_twins"), _read(root, "real_twins_41")
     signals = _read(root, "real_signals")
-    what = _what_was_run(hints, logs, workshop, gemma, worded, messages)
+    what = _what_was_run(hints, logs, workshops, step_of_gemma, worded, messages)
     findings = [
-        *_summary(hints, logs, workshop),
+        *_summary(hints, logs, workshops),
         *_wordings_in_words(worded),
         *messages_in_words(messages),
         *twins_in_words(twins),
@@ -117,7 +124,7 @@ def render(root: Path) -> str:
         logs_section(logs) if logs else _not_run("real_logs.py", "training on public sessions")
     )
     parts.append(
-        workshop_section(workshop, gemma)
+        workshop_section(workshops, step_of_gemma)
         if workshop
         else _not_run("real_workshop.py", "the workshop's arms")
     )
@@ -140,12 +147,13 @@ def _hints_by_family(page: Path) -> dict[str, str]:
     return {cells[0]: cells[head.index("hints")] for cells in lines if len(cells) == len(head)}
 
 
-def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) -> list[str]:
+def _summary(hints: Json | None, logs: Sequence[Json], workshops: Mapping[str, Json]) -> list[str]:
     """What a model of this size did and did not do, in sentences with the numbers of the files."""
     sentences = [*hints_in_words(hints), *logs_in_words(logs)]
-    if workshop is None:
+    if not workshops:
         sentences.append("Whether a real model learns the workshop's tasks was not run.")
-    sentences += workshop_in_words(workshop)
+    for name, value in workshops.items():
+        sentences += workshop_in_words(name, value)
     sentences.append("No real model is shown to have become a better coding agent.")
     return sentences
 
@@ -153,8 +161,8 @@ def _summary(hints: Json | None, logs: Sequence[Json], workshop: Json | None) ->
 def _what_was_run(
     hints: Json | None,
     logs: Sequence[Json],
-    workshop: Json | None,
-    gemma: Json | None,
+    workshops: Mapping[str, Json],
+    step_of_gemma: Json | None,
     worded: Json | None,
     messages: Json | None,
 ) -> str:
@@ -194,24 +202,35 @@ def _what_was_run(
             "whole messages of the students of that training: only the token at the decision was"
             " looked at"
         )
-    by_seeds: dict[str, list[str]] = {}
-    rows = {row["name"]: row for row in (workshop or {"rows": ()})["rows"]}
-    for name in ARMS:
-        if name in rows:
-            seeds = seeds_in_words([*rows[name]["by_seed"]])
-            by_seeds.setdefault(seeds, []).append(f"`{name}`")
-    done += [
-        f"SmolLM2 in the workshop, {_listed(names)}, with {seeds}"
-        for seeds, names in by_seeds.items()
-    ]
-    if MORE_SFT not in rows:
-        missing.append(
-            "plain fine-tuning in the workshop (`more_sft`), so nothing here says whether the"
-            " channels do better than more of the same logs"
-        )
-    missing.append(f"Gemma 3 in the workshop{cost_of_gemma(gemma, workshop)}")
+    for model, value in workshops.items():
+        run = {row["name"]: {*row["by_seed"]} for row in value["rows"]}
+        done += [
+            f"{model} in the workshop, {arms}, with {seeds}"
+            for seeds, arms in _by_seeds(run).items()
+        ]
+        left = {arm: {*SEEDS} - run.get(arm, set()) for arm in ARMS}
+        missing += [
+            f"{model} in the workshop, {arms}, with {seeds}"
+            for seeds, arms in _by_seeds(left).items()
+        ]
+    if GEMMA not in workshops:
+        cost = cost_of_gemma(step_of_gemma, workshops.get(SMOLLM2))
+        missing.append(f"{GEMMA} in the workshop{cost}")
     run, not_run = (_bullets([f"{line}." for line in lines]) for lines in (done, missing))
     return f"**Run:**\n\n{run}\n\n**Not run:**\n\n{not_run}"
+
+
+def _by_seeds(seeds_of_arm: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """The arms that share their seeds, in words; an arm without a seed is left out.
+
+    >>> _by_seeds({"before": ["11"], "after": ["11"], "placebo": []})
+    {'seed 11': '`before` and `after`'}
+    """
+    arms: dict[str, list[str]] = {}
+    for arm in ARMS:
+        if seeds := seeds_of_arm.get(arm):
+            arms.setdefault(seeds_in_words(sorted(seeds)), []).append(f"`{arm}`")
+    return {seeds: _listed(names) for seeds, names in arms.items()}
 
 
 def _bullets(lines: Sequence[str]) -> str:

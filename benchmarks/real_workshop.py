@@ -9,6 +9,13 @@ fine-tuning, and play every student on fresh tasks.
     python benchmarks/real_workshop.py --arms more_sft --keep
         add an arm to the rows of the JSON, of whose students only the outcomes are left
 
+The other model, with a warm-up, work folder and JSON of its own:
+
+    W=build/real_workshop_gemma
+    python benchmarks/real_warmup.py build/real/folders/gemma3-270m --template gemma \\
+        --out $W/student
+    python benchmarks/real_workshop.py --work $W --json benchmarks/results/real_workshop_gemma.json
+
 Seed by seed: record the student's sessions, find sites, write hints, ask the scripted teachers,
 build; then train the arms by LoRA, with the flags of docs/evidence.md. What was made from the same
 settings, student and data is not made again, played episodes included. The JSON,
@@ -34,6 +41,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from real_warmup import ABOUT
 from record_lines import record_lines
 from workshop_evidence.arms import steps_of
 from workshop_evidence.training import Work, checked_out_commit, prepare, read_run, train_arm
@@ -53,7 +61,7 @@ seed = {seed}
 
 [student]
 model = "{student}"
-template = "qwen3-2507"
+template = "{template}"
 dtype = "bfloat16"
 lora = {{ rank = 16, alpha = 32 }}
 
@@ -99,8 +107,17 @@ class RealWork(Work):
     record: str = "from real_workshop import record_here; import sys; record_here(*sys.argv[1:])"
 
     def settings(self) -> str:
-        """The text of the settings file."""
-        return SETTINGS.format(seed=self.seed, student=self.student.absolute().as_posix())
+        """The text of the settings file; the template is that of the warm-up."""
+        return SETTINGS.format(
+            seed=self.seed,
+            student=self.student.absolute().as_posix(),
+            template=warmup_of(self.student)["plan"]["template"],
+        )
+
+
+def warmup_of(student: Path) -> dict[str, Any]:
+    """What real_warmup.py noted of a warmed-up student."""
+    return json.loads((student / ABOUT).read_text("utf-8"))
 
 
 def record_here(config: str, student: str) -> None:
@@ -176,7 +193,7 @@ def gather(options: argparse.Namespace) -> None:
     weights: dict[str, dict[str, str]] = {name: {} for name in episodes}
     runs: dict[str, dict[str, Any]] = {name: {} for name in options.arms}
     starts: dict[str, str] = {}
-    earlier = json.loads(RESULTS.read_text("utf-8")) if options.keep else {}
+    earlier = json.loads(options.json.read_text("utf-8")) if options.keep else {}
     works = [
         RealWork(root=options.work, level=LEVEL, seed=seed, student=options.student)
         for seed in options.seeds
@@ -225,6 +242,7 @@ def gather(options: argparse.Namespace) -> None:
 
 def about_run(options: argparse.Namespace, *, seeds: Sequence[int], began: float) -> dict[str, Any]:
     """What was run, with which settings, student and versions."""
+    warmup = warmup_of(options.student)
     return {
         "seeds_done": list(seeds),
         "commit": checked_out_commit(),
@@ -234,8 +252,8 @@ def about_run(options: argparse.Namespace, *, seeds: Sequence[int], began: float
         "evaluation_seed": EVALUATION_SEED,
         "level": LEVEL,
         "minutes": round((time.monotonic() - began) / 60, 1),
-        "settings": SETTINGS,
-        "warmup": json.loads((options.student / "warmup.json").read_text("utf-8")),
+        "settings": SETTINGS.replace("{template}", warmup["plan"]["template"]),
+        "warmup": warmup,
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("torch", "transformers", "peft")},
@@ -266,7 +284,7 @@ def write_joined(
 
     played = {str(seed): outcomes(rows) for seed, rows in episodes["before"].items()}
     about = value["about"]
-    check_kept(earlier, about=about, starts=starts, played=played, file=RESULTS)
+    check_kept(earlier, about=about, starts=starts, played=played, file=options.json)
     added = [
         pooled_row(name, episodes[name], settings=evaluation(options), seed=EVALUATION_SEED)
         for name in options.arms
@@ -311,9 +329,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--work", type=Path, default=work)
-    parser.add_argument("--student", type=Path, default=work / "student")
+    parser.add_argument("--student", type=Path, help="default: the folder student below --work")
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
+    options.student = options.student or options.work / "student"
     gather(options)
     return 0
 

@@ -9,6 +9,7 @@ from real_tables import in_words, interval, table
 
 Json = Mapping[str, Any]
 MORE_SFT = "more_sft"
+SMOLLM2, GEMMA = "SmolLM2", "Gemma 3"
 _SOLVES = ("solves more than", "solves fewer than", "is not shown to solve more or fewer than")
 _TRAINED = {"after": "with all three channels", MORE_SFT: "by plain fine-tuning on its own logs"}
 _AGAINST = {"before": "itself before that", "placebo": "its placebo", MORE_SFT: f"`{MORE_SFT}`"}
@@ -16,13 +17,13 @@ _SAID = (("after", "placebo"), (MORE_SFT, "before"), ("after", MORE_SFT))
 """The comparisons of the summary."""
 
 
-def workshop_in_words(value: Json | None) -> list[str]:
-    """What the student learned in the workshop."""
+def workshop_in_words(model: str, value: Json) -> list[str]:
+    """What a warmed-up model learned in the workshop."""
     return [
-        f"Trained in the workshop {_TRAINED[d['a']]}, the warmed-up student"
+        f"Trained in the workshop {_TRAINED[d['a']]}, {model}"
         f" {in_words(d, _SOLVES)} {_AGAINST[d['b']]}: {interval(d)} of the tasks"
         f" ({d['n']} tasks, {_number_of_seeds(value)})."
-        for d in (_successes(value) if value else ())
+        for d in _successes(value)
         if (d["a"], d["b"]) in _SAID
     ]
 
@@ -56,33 +57,71 @@ def _number_of_seeds(value: Json) -> str:
     return f"{seeds} training seed{'' if seeds == 1 else 's'}"
 
 
-def workshop_section(value: Json, gemma: Json | None) -> str:
-    """How the students were trained, and two tables."""
+def workshop_section(workshops: Mapping[str, Json], step_of_gemma: Json | None) -> str:
+    """How the students were trained, and the tables of every model."""
+    parts = [
+        "## The workshop, all three channels\n\n"
+        "The students are warmed up by plain fine-tuning on scripted sessions"
+        " (`benchmarks/real_warmup.py`): following hints is not taught. All arms of a model start"
+        " from its warmed-up student and train LoRA of rank 16 in bfloat16.\n"
+    ]
+    parts += [_model_section(name, value) for name, value in workshops.items()]
+    if GEMMA not in workshops:
+        cost = cost_of_gemma(step_of_gemma, workshops.get(SMOLLM2))
+        parts.append(f"{GEMMA} was not trained here{cost}.\n")
+    return "\n".join(parts)
+
+
+def _model_section(name: str, value: Json) -> str:
     about = value["about"]
-    seeds_said = (
-        "With one seed the intervals cover other tasks, not other training runs: another seed may"
-        " turn the sign, so this is a first look, not a result."
-        if len(about["seeds_done"]) == 1
-        else "A first look at seed 11 alone, with another warm-up (commit 98d9162), gave +0.08"
-        " [+0.01, +0.16] over the placebo. This page warned then that another seed may turn it."
-    )
+    added = about.get("added", {})
     joined_later = "".join(
-        f" `{name}` was added with the code of commit {later['commit']}, from the same students."
+        f" `{arm}` was added with the code of commit {later['commit']}, from the same students."
         f" Their weights at the start, and the episodes that the start plays with"
         f" {seeds_in_words(later['start_played_again'])}, were equal."
-        for name, later in about.get("added", {}).items()
+        for arm, later in added.items()
     )
-    plain = "" if MORE_SFT in value["runs"] else f"{_without_more_sft(about)}\n"
+    one_seed = (
+        " With one seed the intervals cover other tasks, not other training runs: another seed may"
+        " turn the sign, so this is a first look, not a result."
+        if len(about["seeds_done"]) == 1
+        else ""
+    )
     return (
-        "## The workshop, all three channels\n\n"
-        f"{_seeds_and_steps(value)}\n\n"
-        "The student is smollm2, warmed up by plain fine-tuning on scripted sessions"
-        " (`benchmarks/real_warmup.py`). All arms start from it and train LoRA of rank 16 in"
-        f" bfloat16, with the code of commit {about['commit']}. {_cut_short(value)}A step took"
-        f" {_minutes_of_a_step(value)} minutes on one busy core. {seeds_said}{joined_later}\n\n"
-        f"- Gemma 3 was not trained here{cost_of_gemma(gemma, value)}.\n{plain}\n"
+        f"### {name}\n\n"
+        f"{_seeds_and_steps(value)}{_warmup(about)}\n\n"
+        f"Trained with the code of commit {about['commit']}. {_cut_short(value)}A step took"
+        f" {_minutes_of_a_step(value)} minutes on one busy core.{one_seed}"
+        f"{_FIRST_LOOK.get(name, '')}{joined_later}\n\n"
         f"{_tables(value)}"
     )
+
+
+_FIRST_LOOK = {
+    SMOLLM2: " A first look at seed 11 alone, with another warm-up (commit 98d9162), gave +0.08"
+    " [+0.01, +0.16] over the placebo. This page warned then that another seed may turn it."
+}
+
+
+def _warmup(about: Json) -> str:
+    """The warm-up, and on which other processors it came out equal."""
+    warmup = about["warmup"]
+    steps = warmup["plan"]["steps"]
+    said = (
+        f" The warm-up: {steps} steps, {warmup['cpu_s'] / 60:.0f} CPU-minutes, its loss from"
+        f" {warmup['losses'][0]:.2f} to {sum(warmup['losses'][-10:]) / 10:.2f}."
+    )
+    if again := about.get("reproduced"):
+        said += (
+            f" A processor with {again['instructions']} makes the same weights, bit for bit, in"
+            f" {again['cpu_s'] / 60:.0f} CPU-minutes."
+        )
+    if other := about.get("other_processor"):
+        said += (
+            f" One with {other['instructions']} took {other['step_cpu_s']} CPU seconds for the"
+            f" first step, and its loss was {other['loss']} instead of {warmup['losses'][0]:.4f}."
+        )
+    return said
 
 
 def _seeds_and_steps(value: Json) -> str:
@@ -96,13 +135,14 @@ def _seeds_and_steps(value: Json) -> str:
     return (
         f"Seeds done: {', '.join(map(str, about['seeds_done']))} of"
         f" {', '.join(map(str, about['seeds_planned']))}; {about['tasks']} fresh tasks each."
-        f" Following hints was not taught. Trained so far: {trained}."
+        f" Trained so far: {trained}."
     )
 
 
 def _minutes_of_a_step(value: Json) -> str:
-    seconds = [run["step_s"] for by in value["runs"].values() for run in by.values()]
-    return f"{sum(seconds) / len(seconds) / 60:.1f}"
+    """E.g. "2.0 (`after`), 2.0 (`placebo`)": the mean over the seeds of each arm."""
+    seconds = {arm: [run["step_s"] for run in by.values()] for arm, by in value["runs"].items()}
+    return ", ".join(f"{sum(of) / len(of) / 60:.1f} (`{arm}`)" for arm, of in seconds.items())
 
 
 def _cut_short(value: Json) -> str:
@@ -115,20 +155,6 @@ def _cut_short(value: Json) -> str:
     if is_complete:
         return ""
     return "Training was cut short for lack of time, before anything was played. "
-
-
-def _without_more_sft(about: Json) -> str:
-    """Why plain fine-tuning has no row."""
-    other, again, warmup = about["other_processor"], about["reproduced"], about["warmup"]
-    step = warmup["cpu_s"] / warmup["plan"]["steps"]
-    return (
-        "- Plain fine-tuning (`more_sft`) was not run. It has to start from the same student. A"
-        f" processor with {again['instructions']} made the same weights again, bit for bit, in"
-        f" {again['cpu_s'] / 60:.0f} CPU-minutes; then there was no time for the arm. One with"
-        f" {other['instructions']} took {other['step_cpu_s']} CPU seconds for the first step of the"
-        f" warm-up ({step:.0f} on the first), and its loss was {other['loss']} instead of"
-        f" {warmup['losses'][0]:.4f}."
-    )
 
 
 def _tables(value: Json) -> str:

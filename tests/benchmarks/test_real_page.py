@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -104,9 +105,31 @@ def test_the_summary_says_what_was_not_run(tmp_path: Path) -> None:
     gemma = {"step_cpu_s": [300.0, 60.0, 120.0]}  # the first step is left out
     (results / "real_gemma.json").write_text(json.dumps(gemma), "utf-8")
     run, _, not_run = words().partition("**Not run:**")
-    assert "`more_sft`, with seed 11" in run and "more_sft" not in not_run
+    assert "`more_sft`, with seed 11" in run and "`more_sft`, with the seeds 12, 13" in not_run
     assert "1.5 CPU-minutes" in not_run and "2.0 CPU-hours" in not_run
     assert "| `more_sft` | 64 | 0.100 [0.000, 0.200] | 11: 0.10 |" in page.read_text("utf-8")
+
+
+def test_the_other_model_has_rows_of_its_own(tmp_path: Path) -> None:
+    (results := tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    value = json.loads((ROOT / "benchmarks/results/real_workshop.json").read_text("utf-8"))
+    (results / "real_workshop.json").write_text(json.dumps(value), "utf-8")
+    (of_gemma := copy.deepcopy(value))["about"]["seeds_done"] = [11]
+    of_gemma["rows"] = [r for r in value["rows"] if r["name"] in ("before", "after", "placebo")]
+    for row in of_gemma["rows"]:
+        row["by_seed"] = {"11": 0.125}
+    (results / "real_workshop_gemma.json").write_text(json.dumps(of_gemma), "utf-8")
+    assert real_page.main([], root=tmp_path) == 0
+    text = (tmp_path / "docs" / "evidence_real.md").read_text("utf-8")
+    run, _, not_run = text.partition("**Not run:**")
+    assert "- Gemma 3 in the workshop, `before`, `placebo` and `after`, with seed 11." in run
+    assert "- Gemma 3 in the workshop, `before`, `placebo` and `after`, with the seeds 12, 13." in (
+        not_run
+    )
+    smollm2, _, gemma = text.partition("### SmolLM2\n")[2].partition("### Gemma 3\n")
+    assert "first look, not a result" in gemma and "first look, not a result" not in smollm2
+    assert "| `after` | 192 |" in gemma and gemma.count("| 0.12 |") == 3
 
 
 def test_the_newcomer_s_paragraph_claims_what_the_intervals_show(tmp_path: Path) -> None:
