@@ -25,8 +25,8 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
         f" neutral text in its own place: {'; '.join(_positions(hints))}. No model is shown to need"
         " another place in both groups, so the default stays. `recompose hints --audit` measures"
         " the places for the model at hand and names the setting where another one disturbs less;"
-        " it does not change it by itself, because then other hints than those judged would be"
-        " trained. (Gemma has no system role: both places give nearly the same text.)\n"
+        ' with `hints.position = "auto"` it takes that one and judges the hints there. (Gemma has'
+        " no system role: both places give nearly the same text.)\n"
     ]
     rows = [
         f"`{d['a']}`{'' if value['about'].get('commit') else ' of an earlier run'} {interval(d)}"

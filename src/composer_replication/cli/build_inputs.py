@@ -49,7 +49,7 @@ def build_items(
         held_out=held_out,
         kept_kinds=kinds,
         unmeasured=config.hints.unmeasured,
-        position=config.hints.position,
+        position=config.hints.fixed_position(),
     )
 
 
@@ -62,7 +62,7 @@ def build_meta(
         "unmeasured": job.config.hints.unmeasured if job.audit in inputs else "keep",
         "student": job.config.student.model,
         "build": job.config.build.model_dump(mode="json"),
-        "hint_position": job.config.hints.position,
+        "hint_position": job.config.hints.fixed_position(),
         "held_out": split,
         "inputs": [{"path": str(path), "sha256": sha256_of(path)} for path in inputs],
     }

@@ -85,7 +85,7 @@ def mismatch(job: Job, audit: Mapping[str, Any]) -> str:
     measure = audit.get("measure", "the lift over the whole message")
     if measure != MEASURE:
         return f"this audit measured {measure}; the gate now reads the {MEASURE}"
-    if (position := audit.get("position", "system")) != hints.position:
+    if (position := audit.get("position", "system")) != hints.fixed_position():
         return f"the audit measured hints in position {position!r}, not in {hints.position!r}"
     if model != student.model:
         return f"the audit was made with {model!r}, the student is {student.model!r}"

@@ -12,7 +12,8 @@ from typing import Any
 from composer_replication.cli.hints_audit_plan import Progress, show_audit_plan
 from composer_replication.cli.hints_audit_text import show_audit, show_positions
 from composer_replication.cli.hints_audit_views import POSITION_SITES, AuditViews, audit_views
-from composer_replication.cli.job import Job
+from composer_replication.cli.job import Job, with_hint_position
+from composer_replication.core.config.data_settings import HintPosition
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.site import Hint
@@ -23,10 +24,12 @@ def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     measured."""
     for package in ("torch", "transformers"):
         need(package, extra="train")
-    views = audit_views(job, hints)
+    first: HintPosition = "system" if job.auto_position else job.config.hints.fixed_position()
+    views = audit_views(job, hints, chosen=first)
     if job.dry_run:
-        return show_audit_plan(job, views.planned(job.config.hints.position))
-    measured = _measure(job, views)
+        return show_audit_plan(job, views.planned(first))
+    measured = _measure(job, hints, views, first=first)
+    job = with_hint_position(job, measured["position"])
     write_json(job.audit, measured)
     job.stamp(job.audit, made_from=[job.hints])
     show_audit(job, measured)
@@ -34,16 +37,18 @@ def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     return measured
 
 
-def _measure(job: Job, views: AuditViews) -> dict[str, Any]:
-    """The lift per kind, with an interval over sessions, and what each position of a hint
-    disturbs."""
+def _measure(
+    job: Job, hints: Sequence[Hint], views: AuditViews, *, first: HintPosition
+) -> dict[str, Any]:
+    """What each position of a hint disturbs, compared with the `first`, and the lift per kind with
+    an interval over sessions: in that position, or with hints.position = "auto" in the advised
+    one."""
     import torch
 
     from composer_replication.evaluation.hint_lift import audit_hints
     from composer_replication.evaluation.hint_positions import advised_position, measure_positions
     from composer_replication.models.load_student import load_student
 
-    chosen = job.config.hints.position
     student = load_student(job.config.student, tokenizer=views.tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     scoring: dict[str, Any] = {
@@ -54,30 +59,35 @@ def _measure(job: Job, views: AuditViews) -> dict[str, Any]:
         "device": device,
     }
     model = student.model.to(device)
-    audit = audit_hints(
-        model,
-        views.by_position[chosen],
-        neutral=views.neutral[chosen],
-        on_site=Progress(job, "message"),
-        **scoring,
-    )
     effects = measure_positions(
         model,
         views.by_position,
-        chosen=chosen,
+        chosen=first,
         neutral=views.neutral,
         max_sites=POSITION_SITES,
         on_site=Progress(job, "positions: message"),
+        **scoring,
+    )
+    advised = advised_position(effects, chosen=first)
+    position = advised if job.auto_position and advised else first
+    # of another position there are only the compared sites
+    judged = views if position == first else audit_views(job, hints, chosen=position)
+    audit = audit_hints(
+        model,
+        judged.by_position[position],
+        neutral=judged.neutral[position],
+        on_site=Progress(job, "message"),
         **scoring,
     )
     return {
         "student": job.config.student.model,
         "template": job.config.student.template,
         "dtype": job.config.student.dtype,
-        "position": chosen,
+        "position": position,
+        "compared_with": first,
         **audit.to_json(),
         "positions": [asdict(effect) for effect in effects],
-        "advised_position": advised_position(effects, chosen=chosen),
-        "not_built": views.not_built,
+        "advised_position": advised,
+        "not_built": judged.not_built,
         "not_placed": views.not_placed,
     }

@@ -113,8 +113,9 @@ def _signed(value: float | None) -> str:
 
 
 def show_positions(job: Job, measured: dict[str, Any]) -> None:
-    """Print the table of positions, and the line to set if another one is shown to be better."""
-    screen, chosen = job.screen, measured["position"]
+    """Print the table of positions, and which one is better: it is used with hints.position =
+    "auto", and else the line to set."""
+    screen, chosen = job.screen, measured["compared_with"]
     for position, count in measured["not_placed"].items():
         if position not in {effect["position"] for effect in measured["positions"]}:
             screen.line(
@@ -151,11 +152,15 @@ def show_positions(job: Job, measured: dict[str, Any]) -> None:
             " (an interval that contains 0 shows no difference)"
         )
         return
+    use = (
+        f"To use it set hints.position = {advised!r}, or 'auto', then run the audit and build again"
+        if measured["position"] != advised
+        else "It is used from here on (hints.position = 'auto')"
+    )
     difference, lost = effects[advised]["difference"], measured["not_placed"].get(advised, 0)
     screen.line(
         f" position {advised!r} disturbs less than {chosen!r} by {-difference['mean']:.3f} nats"
         f" [{-difference['high']:.3f}, {-difference['low']:.3f}] on {difference['n']} sites;"
-        f" {lost} of the compared hints cannot be placed there. To use it set hints.position ="
-        f" {advised!r}, then run the audit and build again",
+        f" {lost} of the compared hints cannot be placed there. {use}",
         style="yellow",
     )

@@ -54,11 +54,11 @@ class AuditViews:
         }
 
 
-def audit_views(job: Job, hints: Sequence[Hint]) -> AuditViews:
-    """The views in every position; raises DataError if not one hint has one in the chosen one."""
+def audit_views(job: Job, hints: Sequence[Hint], *, chosen: HintPosition) -> AuditViews:
+    """The views of all hints in the chosen position, and of some of them in the others; raises
+    DataError if not one hint has one in the chosen one."""
     tokenizer = make_tokenizer(job.config, job.sessions)
     renderer = student_renderer(tokenizer, job.config)
-    chosen = job.config.hints.position
     examples, not_built = _examples(job, renderer, hints, position=chosen)
     if not examples and not_built:
         message = (

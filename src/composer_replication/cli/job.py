@@ -7,6 +7,7 @@ job.command("sites")    -> "recompose sites -o work"   (with flags for the same 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,11 @@ from composer_replication.cli.flags import Common, dotted_settings, flags_for
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.trusting import decide, print_settings
 from composer_replication.core.codec import read_sessions
-from composer_replication.core.config.data_settings import HeldOutSettings
+from composer_replication.core.config.data_settings import (
+    HeldOutSettings,
+    HintPosition,
+    HintsSettings,
+)
 from composer_replication.core.config.load_config import LoadedConfig, load_config
 from composer_replication.core.config.powers import inside
 from composer_replication.core.config.root import Config
@@ -64,13 +69,15 @@ def driven() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Settings, screen and paths of one call; `untrusted` names a settings file not read."""
+    """Settings, screen and paths of one call; `untrusted` names a settings file not read, and with
+    `auto_position` hints.position was "auto": the settings hold what the audit chose."""
 
     loaded: LoadedConfig
     screen: Screen
     work: Path
     common: Common
     untrusted: str = ""
+    auto_position: bool = False
 
     @property
     def config(self) -> Config:
@@ -328,6 +335,8 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
     if not _DRIVEN.get():
         print_settings(loaded, screen, uses=uses)
     job = Job(loaded=loaded, screen=screen, work=_shorten(work, current), common=common)
+    if loaded.config.hints.position == "auto":
+        job = with_hint_position(replace(job, auto_position=True), _audited_position(job.audit))
     if writes and not common.dry_run and is_main_rank() and (leftovers := sweep_work(job.work)):
         screen.line(
             f" removed  {len(leftovers)} half-written files of a process that is gone:"
@@ -370,6 +379,22 @@ def _with_task_folder(loaded: LoadedConfig, work: Path) -> LoadedConfig:
     repo = rollouts.repo.model_copy(update={"tasks": str(work.absolute() / "tasks")})
     rollouts = rollouts.model_copy(update={"repo": repo})
     return replace(loaded, config=loaded.config.model_copy(update={"rollouts": rollouts}))
+
+
+def with_hint_position(job: Job, position: HintPosition) -> Job:
+    """The job with this hints.position."""
+    hints = job.config.hints.model_copy(update={"position": position})
+    loaded = replace(job.loaded, config=job.config.model_copy(update={"hints": hints}))
+    return replace(job, loaded=loaded)
+
+
+def _audited_position(audit: Path) -> HintPosition:
+    """The position in which an audit measured the hints; "system" if there is none to read."""
+    try:
+        value: Any = json.loads(audit.read_text("utf-8"))
+        return HintsSettings(position=value["position"]).fixed_position()
+    except (OSError, ValueError, KeyError, TypeError):
+        return "system"
 
 
 def _shorten(path: Path, current: Path) -> Path:

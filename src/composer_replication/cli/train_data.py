@@ -71,7 +71,7 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
         fix=f"run again with a smaller build.max_tokens: {job.command('build')}",
     )
     built_position = data.meta.get("hint_position", "system")
-    if built_position != (position := job.config.hints.position):
+    if built_position != (position := job.config.hints.fixed_position()):
         raise DataError(
             f"the examples hold their hints in position {built_position!r}, hints.position is"
             f" {position!r}",

@@ -103,11 +103,13 @@ class HintsSettings(Settings):
     kept and marked "later:answer" in the hint's `knows`."""
     max_words: int = Field(default=120, gt=0)
     """Maximum length of a hint in words. A longer one is refused."""
-    position: HintPosition = "system"
+    position: Literal[HintPosition, "auto"] = "system"
     """Where the hint is inserted. "system" or "user": a message of this role directly above the
     mistaken one. "reminder": a <system-reminder> block at the end of the tool result or user
     message directly above; "result": plain text there. If neither stands directly above, or if its
-    last tokens would change, the last two fall back to a user message, which `build` counts."""
+    last tokens would change, the last two fall back to a user message, which `build` counts. "auto"
+    = where `hints --audit` finds that a text disturbs this student least, as long as hints act
+    there about as far as in a system message; "system" until an audit was made."""
     min_lift: float = 0.0
     """Minimum lower bound of a kind's lift, in nats of log-odds of right against wrong at the
     decision. Once `hints --audit` has measured the kinds, those not above it are weak and nothing
@@ -117,3 +119,13 @@ class HintsSettings(Settings):
     "drop" = once an audit was made, nothing trains on them, whatever their kind; "keep" = train on
     them if their kind was not measured or passed the gate. A weak kind is left out as a whole in
     both cases. The default is "drop", since it is unknown whether such a hint helps or harms."""
+
+    def fixed_position(self) -> HintPosition:
+        """The position of the hints; "system" for "auto", where no audit has chosen one.
+
+        >>> HintsSettings(position="reminder").fixed_position()
+        'reminder'
+        >>> HintsSettings(position="auto").fixed_position()
+        'system'
+        """
+        return "system" if self.position == "auto" else self.position

@@ -200,7 +200,7 @@ class HintProducer:
         span = trl_session.spans.get(site.turn)
         if span is None:
             return None
-        position = self.hints.position
+        position = self.hints.fixed_position()
         inside = position in ("reminder", "result")
         try:
             block = self.renderer.hint_ids(

@@ -330,7 +330,7 @@ class RolloutSource:
             hints=hints,
             renderer=self.renderer,
             settings=_UNCUT,
-            position=self.config.hints.position,
+            position=self.config.hints.fixed_position(),
         )
         hinted_examples = [
             item for item in built if isinstance(item, TrainingExample) and item.hints
