@@ -7,11 +7,12 @@ at the mistakes of other repositories.
 The folders and the split by repository are those of real_hints.py, which must have run on them: its
 work folder holds the held-out sites. Arms: `hint` (the hint channel and lm_ce), `focus` (the same,
 narrowed to the tokens of the decision), `contrast` (only what the site's own hint changes more than
-another site's does), and a placebo of each, with the hints of other sites. Each is a run of
-`recompose train` on the sessions of "train" alone, merged and then scored without any hint at the
-held-out sites: log-odds of right against wrong at the decision, and the token that it would write
-there: does it repeat the mistake? Arms that are there are not trained again. Writes
-benchmarks/results/real_logs.json.
+another site's does), `user` (as `hint`, with the hint in a user message), and a placebo of each,
+with the hints of other sites. Each is a run of `recompose train` on the sessions of "train" alone,
+merged and then scored without any hint at the held-out sites: log-odds of right against wrong at
+the decision, and the token that it would write there: does it repeat the mistake? Arms that are
+there are not trained again. Writes benchmarks/results/real_logs.json; with --keep, the students in
+it that are not on this machine stay, if the untrained model comes out equal at every site.
 
 A processor without bfloat16 instructions takes a minute or more for a step in float32, and far
 longer in bfloat16: give --dtype float32 there, and another --json, since rows of two precisions may
@@ -39,6 +40,7 @@ from record_lines import record_lines
 from workshop_evidence.training import checked_out_commit
 
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.errors import DataError
 from composer_replication.evaluation.stats import bootstrap_mean
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,12 +54,19 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "focus_placebo": ("--train.hint.focus", "decision", "--train.placebo", "shuffled_hints"),
     "contrast": ("--train.hint.contrast", "true"),
     "contrast_placebo": ("--train.hint.contrast", "true", "--train.placebo", "shuffled_hints"),
+    "user": ("--hints.position", "user"),
+    "user_placebo": ("--hints.position", "user", "--train.placebo", "shuffled_hints"),
 }
 LOG_ODDS, WRITES = "log_odds", ("right", "wrong")
 MEASURED = (LOG_ODDS, *WRITES)
 """What is compared at a site: the log-odds, and whether the most probable token there leads on to
 something right or is the log's wrong one."""
-PLACEBO = {"hint": "placebo", "focus": "focus_placebo", "contrast": "contrast_placebo"}
+PLACEBO = {
+    "hint": "placebo",
+    "focus": "focus_placebo",
+    "contrast": "contrast_placebo",
+    "user": "user_placebo",
+}
 SETTINGS = """# Settings of benchmarks/real_logs.py
 [student]
 model = "{model}"
@@ -124,13 +133,31 @@ def prepare(
     return project
 
 
+def with_examples_of(project: Path, arm: str) -> str:
+    """The work folder of an arm's examples, built once: hints in another position are other
+    examples."""
+    if "--hints.position" not in ARMS[arm]:
+        return "recompose"
+    position = ARMS[arm][ARMS[arm].index("--hints.position") + 1]
+    folder = f"recompose_{position}"
+    if not (project / folder).exists():
+        half = project / f"{folder}.half"
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(project / "recompose", half, ignore=shutil.ignore_patterns("runs"))
+        flags = ("--hints.position", position, "-c", "recompose.toml", "-o", half.name)
+        recompose("build", *flags, log=project.parent / "prepare.log", cwd=project)
+        half.rename(project / folder)
+    return folder
+
+
 def train(project: Path, arm: str, seed: int) -> Path:
     """Train an arm with a seed and merge it, once; returns the merged folder."""
     name, merged = f"{arm}-{seed}", merged_of(project, arm, seed)
     if not merged.exists():
-        shutil.rmtree(project / "recompose" / "runs" / name, ignore_errors=True)
+        folder = with_examples_of(project, arm)
+        shutil.rmtree(project / folder / "runs" / name, ignore_errors=True)
         log = project.parent / f"{name}.log"
-        flags = ("-c", "recompose.toml", "--seed", str(seed))
+        flags = ("-c", "recompose.toml", "-o", folder, "--seed", str(seed))
         recompose("train", "--name", name, *ARMS[arm], *flags, log=log, cwd=project)
         recompose("export", name, "--to", str(merged.absolute()), *flags, log=log, cwd=project)
     return merged
@@ -221,6 +248,68 @@ def _mean(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {site: sum(of[site] for of in values) / len(values) for site in values[0]}
 
 
+def compared(
+    measured: Mapping[str, Mapping[str, Mapping[str, float]]], clusters: Mapping[str, str]
+) -> dict[str, Any]:
+    """The paired differences of all students, of each seed and of the means over the seeds, and how
+    often each student writes what is right and what is wrong."""
+    students = list(measured[LOG_ODDS])
+    arms = [arm for arm in ARMS if any(name.startswith(f"{arm}-") for name in students)]
+    seeds = complete_seeds(arms, SEEDS, students)
+    values = {
+        what: {
+            **of,
+            **{arm: _mean([of[f"{arm}-{s}"] for s in seeds[arm]]) for arm in arms if seeds[arm]},
+        }
+        for what, of in measured.items()
+    }
+    every = [
+        *((name, BEFORE) for name in students if name != BEFORE),
+        *((f"{a}-{seed}", f"{b}-{seed}") for seed in SEEDS for a, b in PLACEBO.items()),
+        *((arm, BEFORE) for arm in arms),
+        *PLACEBO.items(),
+    ]
+    pairs = [pair for pair in every if {*pair} <= values[LOG_ODDS].keys()]
+    return {
+        "differences": [
+            {"what": what} | differences(of, clusters, a, b)
+            for what, of in values.items()
+            for a, b in pairs
+        ],
+        "shares": {
+            what: {name: round(sum(of.values()) / len(of), 4) for name, of in values[what].items()}
+            for what in WRITES
+        },
+    }
+
+
+def keep_students(
+    earlier: Mapping[str, Any],
+    measured: Mapping[str, dict[str, dict[str, float]]],
+    *,
+    about: Mapping[str, Any],
+    file: Path,
+) -> None:
+    """Put the students of an earlier JSON beside those that were measured here; raises DataError
+    unless their settings, and what the untrained model does at every site, are equal."""
+    fixed = ("settings", "steps", "dtype", "max_tokens", "scored_tokens", "family")
+    differing = [name for name in fixed if earlier["about"][name] != about[name]]
+    if earlier["log_odds"][BEFORE] != measured[LOG_ODDS][BEFORE]:
+        differing.append("the log-odds of the untrained model")
+    if differing:
+        raise DataError(
+            f"its students may not stand beside those of this run: {', '.join(differing)} differ",
+            where=str(file),
+            fix="train and score every arm again, without --keep",
+        )
+    for name, odds in earlier["log_odds"].items():
+        if name not in measured[LOG_ODDS]:
+            measured[LOG_ODDS][name] = odds
+            for what in WRITES:
+                sites = {*earlier["writes"][name][what]}
+                measured[what][name] = {site: float(site in sites) for site in odds}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prepare, train, merge, score, write; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -233,6 +322,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--as-trained", action="store_true", help="train no further")
+    parser.add_argument("--keep", action="store_true", help="keep the other students of the JSON")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--json", type=Path, default=RESULTS)
@@ -255,51 +345,37 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             students[f"{arm}-{seed}"] = train(project, arm, seed)
             print(f"real: {arm}-{seed} is trained ({time.monotonic() - began:.0f} s)", flush=True)
-    seeds = complete_seeds(options.arms, options.seeds, students)
     measured, clusters = score(students, family, work=options.hints_work, dtype=options.dtype)
-    for of in measured.values():
-        of |= {arm: _mean([of[f"{arm}-{s}"] for s in seeds[arm]]) for arm in seeds if seeds[arm]}
-    pairs = [(name, BEFORE) for name in students if name != BEFORE]
-    pairs += [
-        (f"{arm}-{seed}", f"{placebo}-{seed}")
-        for seed in options.seeds
-        for arm, placebo in PLACEBO.items()
-        if {f"{arm}-{seed}", f"{placebo}-{seed}"} <= students.keys()
-    ]
-    pairs += [
-        (a, b)
-        for a, b in [*((arm, BEFORE) for arm in options.arms), *PLACEBO.items()]
-        if {a, b} <= measured[LOG_ODDS].keys()
-    ]
+    about = {
+        "commit": checked_out_commit(),
+        "family": family,
+        "settings": SETTINGS,
+        "steps": options.steps,
+        "dtype": options.dtype,
+        "max_tokens": TRAINED_TOKENS,
+        "scored_tokens": SCORED_TOKENS,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+    merges = {name: merge_of(students[name]) for name in students if name != BEFORE}
+    if options.keep:
+        earlier = json.loads(options.json.read_text("utf-8"))
+        keep_students(earlier, measured, about=about, file=options.json)
+        added = sorted({name.partition("-")[0] for name in merges} - {BEFORE})
+        merges = {**earlier["merges"], **merges}
+        later = {arm: {key: about[key] for key in ("commit", "minutes")} for arm in added}
+        about = {**earlier["about"], "added": {**earlier["about"].get("added", {}), **later}}
+    names = list(measured[LOG_ODDS])
     value = {
-        "about": {
-            "commit": checked_out_commit(),
-            "family": family,
-            "settings": SETTINGS,
-            "steps": options.steps,
-            "dtype": options.dtype,
-            "max_tokens": TRAINED_TOKENS,
-            "scored_tokens": SCORED_TOKENS,
-            "minutes": round((time.monotonic() - began) / 60, 1),
-        },
-        "differences": [
-            {"what": what} | differences(of, clusters, a, b)
-            for what, of in measured.items()
-            for a, b in pairs
-        ],
-        "shares": {
-            what: {name: round(sum(of.values()) / len(of), 4) for name, of in students_of.items()}
-            for what, students_of in measured.items()
-            if what in WRITES
-        },
-        "merges": {name: merge_of(students[name]) for name in students if name != BEFORE},
-        "log_odds": {name: measured[LOG_ODDS][name] for name in students},
+        "about": about,
+        **compared(measured, clusters),
+        "merges": merges,
+        "log_odds": {name: measured[LOG_ODDS][name] for name in names},
         "writes": {
             name: {
                 what: sorted(site for site, is_so in measured[what][name].items() if is_so)
                 for what in WRITES
             }
-            for name in students
+            for name in names
         },
     }
     options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")

@@ -15,6 +15,7 @@ TRAINED = {
     "hint": "with hints",
     "focus": "with hints, on the decision's tokens only",
     "contrast": "with hints, less what another site's hint does",
+    "user": "with hints as user messages",
 }
 _DECIDES = ("decides better than", "decides worse than", "is not shown to decide differently from")
 _REPEATS = ("repeats more than", "repeats fewer than", "is not shown to repeat more or fewer than")
@@ -73,7 +74,8 @@ def logs_section(values: Sequence[Json]) -> str:
         "SmolLM2 with a LoRA of rank 16 is trained on the repositories of *train*. The table shows"
         " what the merged student would do at the held-out sites, without any hint. `focus` trains"
         " the hint channel on the decision's tokens only, `contrast` on what another site's hint"
-        " does not change as well; a placebo has the hints of other sites."
+        " does not change as well, `user` as `hint` does with the hint in a user message; a placebo"
+        " has the hints of other sites."
         " The number after a name is the training seed: its intervals cover other sessions, but"
         " not other training runs. A name without one is the mean over the seeds, site by site,"
         " with the wider of two intervals: over sessions, and Student's t over the seeds.\n\n"

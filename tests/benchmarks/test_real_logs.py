@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from composer_replication.core.errors import DataError
 from composer_replication.evaluation.decision_lift import decision_row
 from composer_replication.tokens.example import DecisionTokens
 
@@ -17,6 +19,14 @@ def sections(real_hints: ModuleType) -> ModuleType:
     import real_logs_section  # pyright: ignore[reportMissingImports]
 
     return real_logs_section
+
+
+@pytest.fixture
+def real_logs(real_hints: ModuleType) -> ModuleType:
+    """Needs the folder of benchmarks on the path, as real_hints does."""
+    import real_logs  # pyright: ignore[reportMissingImports]
+
+    return real_logs
 
 
 def value(*differences: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -82,3 +92,89 @@ def test_repeating_is_a_column_of_files_that_measured_it(sections: ModuleType) -
     assert "before 0.10 / 0.40" in after
     told = sections.logs_in_words([new])
     assert len(told) == 2 and "repeats fewer than its placebo" in told[1]
+
+
+def students(**log_odds: float) -> dict[str, dict[str, dict[str, float]]]:
+    """Students by name (focus_11 is of seed 11) with the same log-odds at two sites; right where
+    they are positive."""
+    odds = {name.replace("_1", "-1"): value for name, value in log_odds.items()}
+    sites = ("a", "b")
+    return {
+        "log_odds": {name: dict.fromkeys(sites, value) for name, value in odds.items()},
+        "right": {name: dict.fromkeys(sites, float(value > 0)) for name, value in odds.items()},
+        "wrong": {name: dict.fromkeys(sites, float(value <= 0)) for name, value in odds.items()},
+    }
+
+
+def as_file(measured: dict[str, dict[str, dict[str, float]]], **about: Any) -> dict[str, Any]:
+    names = measured["log_odds"]
+    return {
+        "about": about,
+        "log_odds": measured["log_odds"],
+        "writes": {
+            name: {
+                what: [site for site, so in measured[what][name].items() if so]
+                for what in ("right", "wrong")
+            }
+            for name in names
+        },
+    }
+
+
+ABOUT = {
+    "settings": "s",
+    "steps": 16,
+    "dtype": "bfloat16",
+    "max_tokens": 1024,
+    "scored_tokens": 2048,
+    "family": "f",
+}
+
+
+def test_students_of_another_machine_stand_beside_those_measured_here(
+    real_logs: ModuleType, tmp_path: Path
+) -> None:
+    earlier = as_file(students(before=-1.0, focus_11=0.5, focus_placebo_11=0.25), **ABOUT)
+    here = students(before=-1.0, hint_11=1.0, placebo_11=-0.5)
+    real_logs.keep_students(earlier, here, about=ABOUT, file=tmp_path)
+    found = real_logs.compared(here, {"a": "session 1", "b": "session 2"})
+    means = {(d["what"], d["a"], d["b"]): d["mean"] for d in found["differences"]}
+    assert means["log_odds", "focus-11", "focus_placebo-11"] == 0.25
+    assert means["log_odds", "hint", "placebo"] == 1.5
+    assert means["log_odds", "focus", "before"] == 1.5
+    assert means["right", "hint-11", "placebo-11"] == 1.0
+    assert means["wrong", "focus-11", "before"] == -1.0
+    assert found["shares"]["right"]["focus-11"] == 1.0
+    assert ("log_odds", "hint", "focus_placebo") not in means
+
+
+@pytest.mark.parametrize(
+    ("before", "about", "said"),
+    [
+        (-1.0, {**ABOUT, "steps": 8}, "steps differ"),
+        (-1.0001, ABOUT, "the log-odds of the untrained model differ"),
+    ],
+)
+def test_students_of_other_settings_or_another_start_may_not_stand_there(
+    real_logs: ModuleType, tmp_path: Path, before: float, about: dict[str, Any], said: str
+) -> None:
+    earlier = as_file(students(before=before, focus_11=0.5), **about)
+    with pytest.raises(DataError, match=said):
+        real_logs.keep_students(earlier, students(before=-1.0), about=ABOUT, file=tmp_path)
+
+
+def test_an_arm_with_hints_elsewhere_has_examples_of_its_own(
+    real_logs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / "recompose" / "runs" / "hint-11").mkdir(parents=True)
+    (project / "recompose" / "hints.jsonl").write_text("{}\n", "utf-8")
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(real_logs, "recompose", lambda *words, **_: ran.append(words))
+    assert real_logs.with_examples_of(project, "hint") == "recompose" and not ran
+    for arm in ("user", "user_placebo"):
+        assert real_logs.with_examples_of(project, arm) == "recompose_user"
+    ((verb, *flags),) = ran  # built once
+    assert verb == "build" and flags[:2] == ["--hints.position", "user"]
+    assert (project / "recompose_user" / "hints.jsonl").exists()
+    assert not (project / "recompose_user" / "runs").exists()
