@@ -11,8 +11,8 @@ another site's does), `user` (as `hint`, with the hint in a user message), and a
 with the hints of other sites. Each is a run of `recompose train` on the sessions of "train" alone,
 merged and then scored without any hint at the held-out sites: log-odds of right against wrong at
 the decision, and the token that it would write there: does it repeat the mistake? Arms that are
-there are not trained again. Writes benchmarks/results/real_logs.json; with --keep, the students in
-it that are not on this machine stay, if the untrained model comes out equal at every site.
+there are not trained again. Writes benchmarks/results/real_logs.json: another --json for other
+arms, unless those in it are trained here, too.
 
 A processor without bfloat16 instructions takes a minute or more for a step in float32, and far
 longer in bfloat16: give --dtype float32 there, and another --json, since rows of two precisions may
@@ -40,7 +40,6 @@ from record_lines import record_lines
 from workshop_evidence.training import checked_out_commit
 
 from composer_replication.core.config.base import stage_seed
-from composer_replication.core.errors import DataError
 from composer_replication.evaluation.stats import bootstrap_mean
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -283,33 +282,6 @@ def compared(
     }
 
 
-def keep_students(
-    earlier: Mapping[str, Any],
-    measured: Mapping[str, dict[str, dict[str, float]]],
-    *,
-    about: Mapping[str, Any],
-    file: Path,
-) -> None:
-    """Put the students of an earlier JSON beside those that were measured here; raises DataError
-    unless their settings, and what the untrained model does at every site, are equal."""
-    fixed = ("settings", "steps", "dtype", "max_tokens", "scored_tokens", "family")
-    differing = [name for name in fixed if earlier["about"][name] != about[name]]
-    if earlier["log_odds"][BEFORE] != measured[LOG_ODDS][BEFORE]:
-        differing.append("the log-odds of the untrained model")
-    if differing:
-        raise DataError(
-            f"its students may not stand beside those of this run: {', '.join(differing)} differ",
-            where=str(file),
-            fix="train and score every arm again, without --keep",
-        )
-    for name, odds in earlier["log_odds"].items():
-        if name not in measured[LOG_ODDS]:
-            measured[LOG_ODDS][name] = odds
-            for what in WRITES:
-                sites = {*earlier["writes"][name][what]}
-                measured[what][name] = {site: float(site in sites) for site in odds}
-
-
 def main(arguments: Sequence[str]) -> int:
     """Prepare, train, merge, score, write; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -322,7 +294,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--as-trained", action="store_true", help="train no further")
-    parser.add_argument("--keep", action="store_true", help="keep the other students of the JSON")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--json", type=Path, default=RESULTS)
@@ -357,25 +328,17 @@ def main(arguments: Sequence[str]) -> int:
         "minutes": round((time.monotonic() - began) / 60, 1),
     }
     merges = {name: merge_of(students[name]) for name in students if name != BEFORE}
-    if options.keep:
-        earlier = json.loads(options.json.read_text("utf-8"))
-        keep_students(earlier, measured, about=about, file=options.json)
-        added = sorted({name.partition("-")[0] for name in merges} - {BEFORE})
-        merges = {**earlier["merges"], **merges}
-        later = {arm: {key: about[key] for key in ("commit", "minutes")} for arm in added}
-        about = {**earlier["about"], "added": {**earlier["about"].get("added", {}), **later}}
-    names = list(measured[LOG_ODDS])
     value = {
         "about": about,
         **compared(measured, clusters),
         "merges": merges,
-        "log_odds": {name: measured[LOG_ODDS][name] for name in names},
+        "log_odds": {name: measured[LOG_ODDS][name] for name in students},
         "writes": {
             name: {
                 what: sorted(site for site, is_so in measured[what][name].items() if is_so)
                 for what in WRITES
             }
-            for name in names
+            for name in students
         },
     }
     options.json.write_text(record_lines(value, depth=3) + "\n", "utf-8")

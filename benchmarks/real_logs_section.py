@@ -78,7 +78,9 @@ def logs_section(values: Sequence[Json]) -> str:
         " has the hints of other sites."
         " The number after a name is the training seed: its intervals cover other sessions, but"
         " not other training runs. A name without one is the mean over the seeds, site by site,"
-        " with the wider of two intervals: over sessions, and Student's t over the seeds.\n\n"
+        " with the wider of two intervals: over sessions, and Student's t over the seeds. The code"
+        " that finds mistakes and writes hints changed between the tables, so they differ in a few"
+        " sites: compare students within a table.\n\n"
         "- **Log-odds** of right against wrong at the decision, as above. What any training on"
         " these sessions does is in the placebo's difference from `before`; only the difference"
         " from the placebo is the hints'.\n" + writes + "\n" + "\n".join(tables)
@@ -96,13 +98,19 @@ def _measured(value: Json) -> str:
         for (a, b), d in pairs.items()
     ]
     dtype, steps = about.get("dtype", "bfloat16"), about["steps"]
+    arms = " and ".join(f"`{arm}`" for arm in TRAINED if seeds_of(value, arm))
     return (
-        f"### In {dtype}: seed{'s' if len(seeds_of(value)) > 1 else ''}"
+        f"### {arms} in {dtype}: seed{'s' if len(seeds_of(value)) > 1 else ''}"
         f" {', '.join(seeds_of(value))}{_earlier(about)}\n\n"
         f"{steps} steps of 4 windows of {about['max_tokens']} tokens (hint 1, lm_ce .3), scored in"
-        f" windows of {about['scored_tokens']} tokens.{_shares(value)}{_merges(value)}\n\n"
+        f" windows of {about['scored_tokens']} tokens{_commit(about)}."
+        f"{_shares(value)}{_merges(value)}\n\n"
         f"{table(head, lines)}"
     )
+
+
+def _commit(about: Json) -> str:
+    return f", with the code of commit {about['commit']}" if about.get("commit") else ""
 
 
 def _earlier(about: Json) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from real_hints_section import NEUTRAL, NOW, rows_of
 from real_logs_section import LOG_ODDS, over_seeds, what_of
 from real_tables import in_words
+from real_workshop_section import MORE_SFT
 
 Json = Mapping[str, Any]
 _OTHER_MISTAKES = "other_mistakes_per_episode"
@@ -87,10 +88,15 @@ def _solves(value: Json) -> list[str]:
     pairs = {(d["a"], d["b"], d.get("metric", "")): d for d in value["paired"]}
     d, other = pairs["after", "placebo", ""], _OTHER_MISTAKES
     since = {a: pairs[a, "before", other] for a in ("after", "placebo")}
+    plain = (
+        f", {solved[MORE_SFT]} after plain fine-tuning on its own logs"
+        if MORE_SFT in solved
+        else ""
+    )
     sentences = [
         f"In the workshop, small tasks made for this, {in_words(d, _BETTER)} with all three"
-        f" channels: it solves {solved['before']} before, {solved['after']} after, and"
-        f" {solved['placebo']} with its placebo. The interval of that difference,"
+        f" channels: it solves {solved['before']} before, {solved['after']} after{plain}, and"
+        f" {solved['placebo']} with its placebo. The interval of the difference to the placebo,"
         f" {d['low']:+.2f} to {d['high']:+.2f}, is all that"
         f" {len(value['about']['seeds_done'])} training seeds can say: a smaller effect would not"
         " be seen."

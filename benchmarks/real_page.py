@@ -37,7 +37,7 @@ PAGE = Path("docs") / "evidence_real.md"
 RESULTS = Path("benchmarks") / "results"
 TOKENIZERS = Path("docs") / "real_models.md"
 Json = Mapping[str, Any]
-LOGS = ("real_logs", "real_logs_float32", "real_logs_first")
+LOGS = ("real_logs", "real_logs_hint", "real_logs_float32", "real_logs_first")
 WORKSHOPS = {SMOLLM2: "real_workshop", GEMMA: "real_workshop_gemma"}
 ARMS, SEEDS = ("before", "more_sft", "placebo", "after"), ("11", "12", "13")
 """Planned for the workshop, and for every training."""
