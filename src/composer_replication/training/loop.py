@@ -33,6 +33,7 @@ from composer_replication.training.on_policy.live import (
 from composer_replication.training.on_policy.rollout_metrics import lost_rollouts
 from composer_replication.training.run.membership import ReplicaExchange
 from composer_replication.training.run.run_logger import Listener, Phase
+from composer_replication.training.run.step_progress import CountedPhase
 from composer_replication.training.setup import TrainSetup, open_training
 from composer_replication.training.step import train_step
 
@@ -162,11 +163,12 @@ def roll_out(setup: TrainSetup, *, step: int, sampled: Groups | None = None) -> 
     if rollback is None or setup.rollouts is None:
         return None
     rollouts = config.rollouts
-    stats, sampled_before = rollback.live.stats, rollback.live.stats.num_sampled
+    stats, ended_before = rollback.live.stats, rollback.live.stats.num_ended
     run_logger.progress(
-        lambda: (
-            f"playing {rollouts.groups * rollouts.group_size} rollouts:"
-            f" {stats.num_sampled - sampled_before} tokens written"
+        CountedPhase(
+            "rollouts played",
+            total=rollouts.groups * rollouts.group_size,
+            ended=lambda: stats.num_ended - ended_before,
         )
     )
     groups = setup.rollouts.take(step) if sampled is None else sampled
