@@ -17,7 +17,11 @@ _OTHER_MISTAKES = "other_mistakes_per_episode"
 
 
 def newcomer(
-    hints: Json | None, messages: Json | None, logs: Sequence[Json], workshop: Json | None
+    hints: Json | None,
+    messages: Json | None,
+    logs: Sequence[Json],
+    workshop: Json | None,
+    first_look: Json | None = None,
 ) -> str:
     """The paragraph; a measurement that is not there has no sentence."""
     sentences = [
@@ -25,6 +29,7 @@ def newcomer(
         *_writes(messages),
         *(s for value in logs[:1] for s in _keeps(over_seeds(value))),
         *(_solves(workshop) if workshop else ()),
+        *(_first_look(first_look) if first_look else ()),
     ]
     return "**For a newcomer:** " + " ".join(
         [*sentences, "That a real model became a better coding agent is not shown anywhere here."]
@@ -79,7 +84,11 @@ def _keeps(value: Json) -> list[str]:
     ]
 
 
-_BETTER = ("it got better", "it got worse", "it is not shown to have got better or worse")
+_BETTER = (
+    "SmolLM2 got better",
+    "SmolLM2 got worse",
+    "SmolLM2 is not shown to have got better or worse",
+)
 
 
 def _solves(value: Json) -> list[str]:
@@ -108,3 +117,22 @@ def _solves(value: Json) -> list[str]:
             f" {since['placebo']['difference']:+.2f}), so that is what any training does."
         )
     return sentences
+
+
+def _first_look(value: Json) -> list[str]:
+    """Success of the other model's students, if they are of one seed."""
+    seeds = value["about"]["seeds_done"]
+    if len(seeds) != 1:
+        return []
+    named = {
+        "before": "before",
+        MORE_SFT: "after plain fine-tuning",
+        "after": "with all three channels",
+        "placebo": "with the placebo",
+    }
+    rows = {row["name"]: row["success"] for row in value["rows"]}
+    solved = ", ".join(f"{rows[name]:.0%} {words}" for name, words in named.items() if name in rows)
+    return [
+        f"Gemma 3 was trained there with one seed only, a first look: it solves {solved}. Another"
+        " seed may turn that."
+    ]

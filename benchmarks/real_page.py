@@ -104,7 +104,7 @@ def render(root: Path) -> str:
         *messages_in_words(messages),
         *twins_in_words(twins),
     ]
-    words = newcomer(hints, messages, logs, workshop)
+    words = newcomer(hints, messages, logs, workshop, workshops.get(GEMMA))
     parts = [HEAD.format(newcomer=words, summary=f"{_bullets(findings)}\n\n{what}")]
     parts.append(hints_section(hints) if hints else _not_run("real_hints.py", "whether hints act"))
     parts.append(

@@ -19,13 +19,22 @@ _SAID = (("after", "placebo"), (MORE_SFT, "before"), ("after", MORE_SFT))
 
 def workshop_in_words(model: str, value: Json) -> list[str]:
     """What a warmed-up model learned in the workshop."""
+    pairs = {(d["a"], d["b"]): d for d in _successes(value)}
+    look = "A first look: trained" if len(value["about"]["seeds_done"]) == 1 else "Trained"
     return [
-        f"Trained in the workshop {_TRAINED[d['a']]}, {model}"
-        f" {in_words(d, _SOLVES)} {_AGAINST[d['b']]}: {interval(d)} of the tasks"
-        f" ({d['n']} tasks, {_number_of_seeds(value)})."
-        for d in _successes(value)
-        if (d["a"], d["b"]) in _SAID
+        f"{look} in the workshop {_TRAINED[a]}, {model} {in_words(d, _SOLVES)} {_AGAINST[b]}:"
+        f" {interval(d)} of the tasks ({d['n']} tasks, {_number_of_seeds(value)})."
+        f"{_since_the_start(pairs) if b == 'placebo' else ''}"
+        for (a, b), d in pairs.items()
+        if (a, b) in _SAID
     ]
+
+
+def _since_the_start(pairs: Mapping[tuple[str, str], Json]) -> str:
+    """A difference between two students does not say which of them moved."""
+    since = [pairs.get((a, "before")) for a in ("after", "placebo")]
+    ours, theirs = ("" if d is None else interval(d) for d in since)
+    return f" Since the start it moved by {ours}, and the placebo by {theirs}." if ours else ""
 
 
 def cost_of_gemma(gemma: Json | None, workshop: Json | None) -> str:
