@@ -366,12 +366,12 @@ def test_a_step_that_takes_long_says_what_it_is_at(tmp_path: Path) -> None:
         steps.progress(lambda: "part 3 of 12, backward, eta 30s")
         time.sleep(0.3)
         steps({"step": 1})
-        steps.progress(lambda: "playing 4 rollouts: 7 tokens written")
+        steps.progress(lambda: "rollouts played: 3 of 4, eta 9s")
         time.sleep(0.3)
     lines = out.getvalue().splitlines()
     assert lines[0].startswith(" ...      step 1 of 4: part 3 of 12, backward, eta 30s (")
     assert any(
-        line.startswith(" ...      step 2 of 4: playing 4 rollouts: 7 tokens written (")
+        line.startswith(" ...      step 2 of 4: rollouts played: 3 of 4, eta 9s (")
         for line in lines
     )
     quiet = io.StringIO()
@@ -391,7 +391,7 @@ def test_a_run_tells_what_its_first_step_is_at(work: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Steps, "progress", hear)
     monitored = ("--train.health.monitor_tasks", "2", "--train.health.max_kl", "9")
     assert recompose("train", "--train.steps", "1", *monitored, cwd=work).code == 0
-    assert heard[0] == "playing 4 rollouts: 0 tokens written"
+    assert heard[0] == "rollouts played: 0 of 4, eta measuring"
     counted = {
         text: phase()
         for text, phase in zip(heard, phases, strict=True)
