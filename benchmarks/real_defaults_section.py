@@ -25,7 +25,9 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
         f" neutral text in its own place: {'; '.join(_positions(hints))}. No model is shown to need"
         " another place in both groups, so the default stays. `recompose hints --audit` measures"
         " the places for the model at hand and names the setting where another one disturbs less;"
-        ' with `hints.position = "auto"` it takes that one and judges the hints there. (Gemma has'
+        ' with `hints.position = "auto"` it takes that one and judges the hints there. It chooses'
+        " by disturbance, not by lift, and no training with it was measured: a position may help"
+        " overall and harm a kind, as `user` does `user_rejected` above. (Gemma has"
         " no system role: both places give nearly the same text.)\n"
     ]
     rows = [
@@ -41,7 +43,7 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
         " what `hint` does and `hint_contrast` less ([evidence.md](evidence.md)). Here, over the"
         f" placebo of each: {'; '.join(rows)}. {_not_trained(logs)} not trained on a real model."
         " The default would follow an arm that beats its placebo over three seeds and does more"
-        " than `hint` does (*not run* above says which seeds are missing).\n"
+        " than `hint` does.\n"
         if rows
         else "- **`train.hint.focus` and `contrast`** (off by default): not trained here.\n"
     )

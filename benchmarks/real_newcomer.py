@@ -9,7 +9,7 @@ from typing import Any
 
 from real_hints_section import NEUTRAL, NOW, rows_of
 from real_logs_section import LOG_ODDS, over_seeds, what_of
-from real_tables import in_words
+from real_tables import in_words, interval
 from real_workshop_section import MORE_SFT
 
 Json = Mapping[str, Any]
@@ -28,6 +28,7 @@ def newcomer(
         *_reads(hints),
         *_writes(messages),
         *(s for value in logs[:1] for s in _keeps(over_seeds(value))),
+        *_other_arms([over_seeds(value) for value in logs]),
         *(_solves(workshop) if workshop else ()),
         *(_first_look(first_look) if first_look else ()),
     ]
@@ -53,7 +54,7 @@ def _reads(hints: Json | None) -> list[str]:
 
 def _writes(messages: Json | None) -> list[str]:
     return [
-        f"That is seldom enough to do the right thing: {name} would write the right token at"
+        f"Even so, they seldom do the right thing: {name} would write the right token at"
         f" {row['shares']['now']:.0%} of the mistakes with the hint, and at"
         f" {row['shares']['none']:.0%} without."
         for name, model in (messages or {"models": {}})["models"].items()
@@ -84,6 +85,19 @@ def _keeps(value: Json) -> list[str]:
     ]
 
 
+def _other_arms(values: Sequence[Json]) -> list[str]:
+    """The same factor of the arms that train whole messages, where it is a mean over seeds."""
+    named = {"hint": "on whole messages", "contrast": "less what another site's hint does"}
+    found = [
+        f"{math.exp(d['mean']):.2f} [{math.exp(d['low']):.2f}, {math.exp(d['high']):.2f}]"
+        f" {named[d['a']]}"
+        for value in values
+        for d in value["differences"]
+        if what_of(d) == LOG_ODDS and d["a"] in named and "placebo" in d["b"]
+    ]
+    return [f"That factor is {' and '.join(found)}."] if found else []
+
+
 _BETTER = (
     "SmolLM2 got better",
     "SmolLM2 got worse",
@@ -112,9 +126,10 @@ def _solves(value: Json) -> list[str]:
     ]
     if all(s["high"] < 0 for s in since.values()):
         sentences.append(
-            "Both students make fewer of the mistakes that nobody planted"
+            "The student and its placebo both make fewer of the mistakes that nobody planted"
             f" ({since['after']['difference']:+.2f} an episode, the placebo"
-            f" {since['placebo']['difference']:+.2f}), so that is what any training does."
+            f" {since['placebo']['difference']:+.2f}): the real hints, pairs and rewards are not"
+            " what did it."
         )
     return sentences
 
@@ -133,6 +148,20 @@ def _first_look(value: Json) -> list[str]:
     rows = {row["name"]: row["success"] for row in value["rows"]}
     solved = ", ".join(f"{rows[name]:.0%} {words}" for name, words in named.items() if name in rows)
     return [
-        f"Gemma 3 was trained there with one seed only, a first look: it solves {solved}. Another"
-        " seed may turn that."
+        f"Gemma 3 was trained there with one seed only, a first look: it solves {solved}."
+        f"{_planted(value)} Another seed may turn all that."
     ]
+
+
+def _planted(value: Json) -> str:
+    """Whether the mistakes that the workshop plants got more or fewer with all three channels."""
+    pairs = {(d["a"], d["b"], d.get("metric", "")): d for d in value["paired"]}
+    found = pairs.get(("after", "before", "targeted_mistakes_per_episode"))
+    if found is None:
+        return ""
+    row = {**found, "mean": found["difference"]}
+    words = in_words(row, ("more", "fewer", "not shown to be more or fewer"))
+    return (
+        f" The planted mistakes are {words} with all three channels than before:"
+        f" {interval(row)} an episode."
+    )

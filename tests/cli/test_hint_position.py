@@ -97,8 +97,13 @@ def test_the_audit_chooses_the_position_and_judges_all_hints_there(
     audit = json.loads((work / "recompose" / "audit.json").read_text("utf-8"))
     assert (audit["position"], audit["compared_with"]) == ("user", "system")
     # a second audit begins again from a system message, whatever the first one chose
-    assert recompose("hints", "--audit", *AUTO, cwd=work).code == 0
-    assert judged[1] == judged[0]
+    (work / "recompose.toml").write_text("seed = 1\n", "utf-8")
+    assert recompose("build", "--train.hint.weight", "0", *AUTO, cwd=work).code == 0
+    (work / "recompose" / "audit.json").unlink()
+    again = recompose("hints", "--audit", *AUTO, cwd=work)
+    assert again.code == 0 and judged[1] == judged[0]
+    next_command = again.out.rpartition(" next ")[2]
+    assert "recompose" in next_command and "--audit" not in next_command  # it is made
 
 
 def test_build_and_train_follow_the_audit(work: Path, judged: list[tuple[int, set[str]]]) -> None:
@@ -108,7 +113,7 @@ def test_build_and_train_follow_the_audit(work: Path, judged: list[tuple[int, se
     unweighted = (*AUTO, "--train.hint.weight", "0")  # the tiny student passes no audit
     refused = recompose(*TRAIN, *unweighted, cwd=work)
     said = " ".join(refused.err.replace("│", " ").split())
-    assert refused.code == 1 and "position 'system', hints.position is 'user'" in said
+    assert refused.code == 1 and "position 'system', hints.position is 'user' (it is" in said
     assert recompose("build", *unweighted, "--hints.unmeasured", "keep", cwd=work).code == 0
     meta = json.loads((work / "recompose" / "examples" / "meta.json").read_text("utf-8"))
     assert meta["hint_position"] == "user"
@@ -117,8 +122,30 @@ def test_build_and_train_follow_the_audit(work: Path, judged: list[tuple[int, se
     resolved = json.loads((run / "resolved.json").read_text("utf-8"))
     assert resolved["hints"]["position"] == "user"  # what was done, not "auto"
     again = ("train", "--train.steps", "2", "--train.batch_examples", "1", "--resume", "run")
-    longer = recompose(*again, *unweighted, "--accept-changes", cwd=work)
-    assert longer.code == 0 and "hints.position" not in longer.out + longer.err
+    assert recompose(*again, *unweighted, "--accept-changes", cwd=work).code == 0
+
+
+def test_a_resumed_run_keeps_its_position_whatever_a_later_audit_chose(
+    work: Path, judged: list[tuple[int, set[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was to use the flags of command.txt, where the position is "auto"."""
+    unweighted = (*AUTO, "--train.hint.weight", "0", "--hints.unmeasured", "keep")
+    for verb in ("hints", "build"):
+        flags = ("--audit",) if verb == "hints" else ()
+        assert recompose(verb, *flags, *unweighted, cwd=work).code == 0
+    assert recompose(*TRAIN, *unweighted, "--name", "run", cwd=work).code == 0
+    audit_json = work / "recompose" / "audit.json"
+    audit = json.loads(audit_json.read_text("utf-8"))
+    audit_json.write_text(json.dumps({**audit, "position": "result"}), "utf-8")
+    asked: list[str] = []
+
+    def check(job: Any, resumed: Any, *, accept_changes: bool) -> None:
+        asked.append(job.config.hints.position)
+
+    monkeypatch.setattr("composer_replication.cli.train.check_same_settings", check)
+    recompose(*TRAIN, *unweighted, "--resume", "run", cwd=work)
+    recompose(*TRAIN, *unweighted, "--name", "another", cwd=work)
+    assert asked == ["user", "result"]
 
 
 def test_a_set_position_stays_what_it_is(work: Path, judged: list[tuple[int, set[str]]]) -> None:

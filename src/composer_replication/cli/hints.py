@@ -57,10 +57,11 @@ def hints_command(
     value = _show(job, reports, hints, audit=audit)
     wrote = [job.hints]
     if audit:
-        from composer_replication.cli.hints_audit import write_audit
+        from composer_replication.cli.hints_audit import in_audited_position, write_audit
 
         wrote.append(job.audit)
-        value["audit"] = write_audit(job, hints)
+        value["audit"] = measured = write_audit(job, hints)
+        job = in_audited_position(job, measured)
     return job.finish(value, wrote=wrote, next_command=next_step(job))
 
 

@@ -29,12 +29,17 @@ def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     if job.dry_run:
         return show_audit_plan(job, views.planned(first))
     measured = _measure(job, hints, views, first=first)
-    job = with_hint_position(job, measured["position"])
+    job = in_audited_position(job, measured)
     write_json(job.audit, measured)
     job.stamp(job.audit, made_from=[job.hints])
     show_audit(job, measured)
     show_positions(job, measured)
     return measured
+
+
+def in_audited_position(job: Job, measured: dict[str, Any]) -> Job:
+    """The job after an audit, which may have chosen the position; unchanged by a dry run."""
+    return with_hint_position(job, measured["position"]) if "position" in measured else job
 
 
 def _measure(

@@ -81,10 +81,11 @@ def write_readings(
         job.screen.line(f" stopped  {stopped.what}; what was bought is kept", style="yellow")
     wrote = [job.sites, job.hints, job.work / ANSWERS]
     if audit:
-        from composer_replication.cli.hints_audit import write_audit
+        from composer_replication.cli.hints_audit import in_audited_position, write_audit
 
         wrote.append(job.audit)
-        numbers["audit"] = write_audit(job, hints)
+        numbers["audit"] = measured = write_audit(job, hints)
+        job = in_audited_position(job, measured)
     job.finish(
         {**numbers, "stopped": stopped is not None}, wrote=wrote, next_command=next_step(job)
     )

@@ -9,7 +9,7 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.held_out_contexts import print_evaluable
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, print_gate
-from composer_replication.cli.job import open_job
+from composer_replication.cli.job import open_job, with_hint_position
 from composer_replication.cli.memory_text import print_fit, run_fit, warn_of_fit
 from composer_replication.cli.resume_checks import check_same_settings
 from composer_replication.cli.resuming import resume_command
@@ -77,6 +77,9 @@ def train_command(
     check_sync_store(job, replicas)
     job = with_own_adapter(job)
     resumed = run_to_resume(job, resume)
+    if resumed is not None and job.auto_position:
+        # a later audit may have chosen another position; the run keeps its own
+        job = with_hint_position(job, resumed[0].resolved()["hints"]["position"])
     check_same_settings(job, resumed, accept_changes=accept_changes)
     live = bool(job.config.rollouts.env)
     tokenizer = tokenizer_of(job)

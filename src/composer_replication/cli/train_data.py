@@ -47,6 +47,9 @@ def tokenizer_of(job: Job) -> Any:
     return built_tokenizer(job.examples, build_command=job.command("build"))
 
 
+_CHOSEN = " (it is 'auto': where the audit measured, or 'system' if there is no audit.json)"
+
+
 def load_examples(job: Job, tokenizer: Any) -> Dataset:
     """Load the examples; raises DataError if they were built for another student or tokenizer."""
     wanted = job.config.student.model
@@ -74,7 +77,7 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
     if built_position != (position := job.config.hints.fixed_position()):
         raise DataError(
             f"the examples hold their hints in position {built_position!r}, hints.position is"
-            f" {position!r}",
+            f" {position!r}" + (_CHOSEN if job.auto_position else ""),
             where=str(job.examples),
             fix=f"run: {job.command('build')}",
         )
