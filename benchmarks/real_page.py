@@ -4,7 +4,7 @@
     python benchmarks/real_page.py --check    fail if the page does not match these files
 
 A part whose file is missing is said not to have been run. Every number of the page comes from a
-file.
+file, but for those of two earlier looks, which the text names as such.
 """
 
 from __future__ import annotations

@@ -72,7 +72,9 @@ def workshop_section(workshops: Mapping[str, Json], step_of_gemma: Json | None) 
         "## The workshop, all three channels\n\n"
         "The students are warmed up by plain fine-tuning on scripted sessions"
         " (`benchmarks/real_warmup.py`): following hints is not taught. All arms of a model start"
-        " from its warmed-up student and train LoRA of rank 16 in bfloat16.\n"
+        " from its warmed-up student (`before`) and train LoRA of rank 16 in bfloat16. `after` has"
+        " all three channels, `placebo` the same steps with their signals nulled, and `more_sft`"
+        " plain cross-entropy on the messages of the student's own logs, for twice the steps.\n"
     ]
     parts += [_model_section(name, value) for name, value in workshops.items()]
     if GEMMA not in workshops:
