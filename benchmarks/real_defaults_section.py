@@ -41,7 +41,7 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
     parts.append(
         "- **`train.hint.focus` and `contrast`** (off by default). On the toy, `hint_focus` does"
         " what `hint` does and `hint_contrast` less ([evidence.md](evidence.md)). Here, over the"
-        f" placebo of each: {'; '.join(rows)}. {_not_trained(logs)} not trained on a real model."
+        f" placebo of each: {'; '.join(rows)}. {_not_trained(logs)}"
         " The default would follow an arm that beats its placebo over three seeds and does more"
         " than `hint` does.\n"
         if rows
@@ -51,9 +51,9 @@ def defaults_section(hints: Json, logs: Sequence[Json]) -> str:
 
 
 def _not_trained(logs: Sequence[Json]) -> str:
-    if any(seeds_of(value, "contrast") for value in logs):
-        return "The position `user` was"
-    return "`contrast` and the position `user` were"
+    """The arms without a seed in any file; "" if there is none."""
+    left = [f"`{arm}`" for arm in TRAINED if not any(seeds_of(value, arm) for value in logs)]
+    return f"Not trained on a real model: {', '.join(left)}." if left else ""
 
 
 def _positions(hints: Json) -> list[str]:

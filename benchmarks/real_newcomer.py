@@ -78,19 +78,23 @@ def _keeps(value: Json) -> list[str]:
     means = [d for d in rows if "-" not in d["a"]] or rows
     return [
         f"Trained for {value['about']['steps']} steps on the decisions of other repositories and"
-        f" then left without a hint, {in_words(d, _KEEPS)}: a factor of {math.exp(d['mean']):.2f}"
-        f" [{math.exp(d['low']):.2f}, {math.exp(d['high']):.2f}] over a student that was trained"
-        " with the wrong hints."
+        f" then left without a hint, {in_words(d, _KEEPS)}: a factor of {_factor(d)} over a student"
+        " that was trained with the wrong hints."
         for d in means[:1]
     ]
+
+
+def _factor(difference: Json) -> str:
+    """A difference in log-odds as a factor of the odds, with its interval."""
+    mean, low, high = (math.exp(difference[end]) for end in ("mean", "low", "high"))
+    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _other_arms(values: Sequence[Json]) -> list[str]:
     """The same factor of the arms that train whole messages, where it is a mean over seeds."""
     named = {"hint": "on whole messages", "contrast": "less what another site's hint does"}
     found = [
-        f"{math.exp(d['mean']):.2f} [{math.exp(d['low']):.2f}, {math.exp(d['high']):.2f}]"
-        f" {named[d['a']]}"
+        f"{_factor(d)} {named[d['a']]}"
         for value in values
         for d in value["differences"]
         if what_of(d) == LOG_ODDS and d["a"] in named and "placebo" in d["b"]

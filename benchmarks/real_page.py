@@ -203,12 +203,12 @@ def _what_was_run(
             " looked at"
         )
     for model, value in workshops.items():
-        run = {row["name"]: {*row["by_seed"]} for row in value["rows"]}
+        seeds_of_arm = {row["name"]: {*row["by_seed"]} for row in value["rows"]}
         done += [
             f"{model} in the workshop, {arms}, with {seeds}"
-            for seeds, arms in _by_seeds(run).items()
+            for seeds, arms in _by_seeds(seeds_of_arm).items()
         ]
-        left = {arm: {*SEEDS} - run.get(arm, set()) for arm in ARMS}
+        left = {arm: {*SEEDS} - seeds_of_arm.get(arm, set()) for arm in ARMS}
         missing += [
             f"{model} in the workshop, {arms}, with {seeds}"
             for seeds, arms in _by_seeds(left).items()

@@ -14,8 +14,8 @@ from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Decision, Hint
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.evaluation.hint_positions import PositionEffect
-from composer_replication.evaluation.stats import Interval
 from tests.cli.workspace import fill, recompose, session, site
+from tests.evaluation.position_effects import position_effect
 
 pytestmark = pytest.mark.train
 AUTO = ("--hints.position", "auto")
@@ -46,19 +46,6 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def effect(position: HintPosition, difference: float) -> PositionEffect:
-    """Neutral text disturbs by `difference` more there than in a system message."""
-    interval = Interval(n=9, clusters=9, mean=difference, low=difference, high=difference)
-    return PositionEffect(
-        position=position,
-        disturbance=interval,
-        difference=interval,
-        logp_change=0.0,
-        over_neutral=1.5,
-        chosen_over_neutral=1.5,
-    )
-
-
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, set[str]]]:
     """A student whom a user message disturbs least: of each audit the number of views that were
@@ -67,7 +54,11 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, set[str]]]:
 
     def positions(*_: Any, chosen: HintPosition, **__: Any) -> list[PositionEffect]:
         assert chosen == "system"
-        return [effect("system", 0.0), effect("user", -1.0), effect("result", -0.5)]
+        return [
+            position_effect("system", (0.0, 0.0), 1.5),
+            position_effect("user", (-1.0, 0.0), 1.5),
+            position_effect("result", (-0.5, 0.0), 1.5),
+        ]
 
     def judge(model: Any, examples: Any, **kwargs: Any) -> Any:
         views = [view for example in examples for view in example.hints]

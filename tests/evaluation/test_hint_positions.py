@@ -14,8 +14,8 @@ from composer_replication.evaluation.hint_positions import (
     advised_position,
     measure_positions,
 )
-from composer_replication.evaluation.stats import Interval
 from composer_replication.tokens.example import TrainingExample
+from tests.evaluation.position_effects import position_effect
 from tests.evaluation.test_decision_lift import plain_log_odds, random_sites, tiny_model
 
 NEUTRAL: dict[HintPosition, tuple[int, ...]] = {"system": (3, 4, 5), "user": (9, 8), "result": (7,)}
@@ -105,35 +105,24 @@ def test_a_bound_on_the_sites_spreads_over_them() -> None:
     assert effects[0].disturbance.clusters == 3
 
 
-def effect(
-    position: HintPosition, difference: tuple[float, float | None], lift: float | None
-) -> PositionEffect:
-    """A position that disturbs by `difference` more than the chosen one, plus or minus so much."""
-    mean, reach = difference
-    low, high = (None, None) if reach is None else (mean - reach, mean + reach)
-    interval = Interval(n=9, clusters=9, mean=mean, low=low, high=high)
-    return PositionEffect(
-        position=position,
-        disturbance=interval,
-        difference=interval,
-        logp_change=0.0,
-        over_neutral=lift,
-        chosen_over_neutral=1.78,
-    )
-
-
 def test_another_position_is_advised_only_where_it_is_shown_to_disturb_less() -> None:
     assert set(NEUTRAL) < set(get_args(HintPosition))
-    system = effect("system", (0.0, 0.0), 1.78)
-    user, reminder = effect("user", (-1.3, 0.4), 1.75), effect("reminder", (-1.45, 0.4), 1.3)
+    system = position_effect("system", (0.0, 0.0), 1.78)
+    user, reminder = (
+        position_effect("user", (-1.3, 0.4), 1.75),
+        position_effect("reminder", (-1.45, 0.4), 1.3),
+    )
     # of the two that disturb less, hints act as far in one only
     assert advised_position([system, user, reminder], chosen="system") == "user"
     for difference in ((-1.3, 1.4), (-1.3, None), (1.0, 0.1), (-0.05, 0.01)):
-        unclear = effect("user", difference, 1.75)
+        unclear = position_effect("user", difference, 1.75)
         assert advised_position([system, unclear], chosen="system") is None
     assert advised_position([system], chosen="system") is None
     # without log-odds only the disturbance counts
-    assert advised_position([system, effect("user", (-1.0, 0.2), None)], chosen="system") == "user"
+    assert (
+        advised_position([system, position_effect("user", (-1.0, 0.2), None)], chosen="system")
+        == "user"
+    )
 
 
 def test_a_position_in_which_no_hint_can_be_placed_has_no_effect() -> None:
